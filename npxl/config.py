@@ -1,0 +1,314 @@
+"""What a model is and how it is trained: two frozen dataclasses, validated once, and presets.
+
+The fields of the two dataclasses are the options of the command line and the keys of a TOML file;
+their documentation is the help text.  Names are those of the paper's code.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from npxl.errors import NpxlError
+
+InitialMemory = Literal["empty", "zeros"]
+Precision = Literal["float32", "float64"]
+VocabularyKind = Literal["bytes", "characters", "words"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape and the semantics of one Transformer-XL (Dai et al. 2019).
+
+    Parameters
+    ----------
+    vocab_size
+        Number of symbols V. Training takes it from the corpus.
+    n_layer
+        Number of layers N.
+    n_head
+        Number of attention heads H.
+    d_model
+        Width d of the hidden states; even, because half of a position's sinusoids are cosines.
+    d_head
+        Width of one head; n_head × d_head need not equal d_model.
+    d_inner
+        Width of the hidden layer of the feed-forward block.
+    mem_len
+        Hidden states M of earlier segments cached per layer; 0 turns recurrence off.
+    attn_window
+        Keys W a query sees, itself included; none: all that is cached. Results do not depend on how
+        a text is cut into segments exactly when W ≤ mem_len + 1.
+    clamp_len
+        Distances beyond this are encoded as this distance; none: every distance is its own.
+    ext_len
+        Tokens before each segment that are read again as context, without being scored.
+    dropout
+        Probability of dropping an entry of the embedding, the positions, the sub-layers' outputs,
+        the feed-forward block's hidden layer and the last hidden state.
+    dropatt
+        Probability of dropping an attention probability.
+    pre_lnorm
+        Normalise the input of each sub-layer instead of its output.
+    untie_r
+        Give each layer its own biases u and v instead of one pair for all.
+    tie_weight
+        Use the embedding table as the output layer's weights.
+    initial_memory
+        Memory before the first segment: empty, or mem_len zero vectors that are attended to.
+    init_std
+        Standard deviation of the normal distribution that parameters are drawn from.
+    layer_norm_epsilon
+        Added to the variance in layer normalisation.
+    """
+
+    vocab_size: int = 256
+    n_layer: int = 4
+    n_head: int = 4
+    d_model: int = 128
+    d_head: int = 32
+    d_inner: int = 512
+    mem_len: int = 128
+    attn_window: int | None = None
+    clamp_len: int | None = None
+    ext_len: int = 0
+    dropout: float = 0.0
+    dropatt: float = 0.0
+    pre_lnorm: bool = False
+    untie_r: bool = False
+    tie_weight: bool = True
+    initial_memory: InitialMemory = "empty"
+    init_std: float = 0.02
+    layer_norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_head", "d_inner"):
+            _require_int(self, name, minimum=1)
+        for name in ("mem_len", "ext_len"):
+            _require_int(self, name, minimum=0)
+        for name in ("attn_window", "clamp_len"):
+            _require_int(self, name, minimum=1, optional=True)
+        for name in ("dropout", "dropatt"):
+            _require_float(self, name, minimum=0.0, below=1.0)
+        _require_float(self, "init_std", minimum=0.0)
+        _require_float(self, "layer_norm_epsilon", above=0.0)
+        for name in ("pre_lnorm", "untie_r", "tie_weight"):
+            _require_bool(self, name)
+        _require_choice(self, "initial_memory", get_args(InitialMemory))
+        if self.d_model % 2:
+            raise NpxlError(
+                f"d_model is {self.d_model}, but it must be even: a position is encoded by "
+                f"d_model/2 sines and d_model/2 cosines; try {self.d_model + 1}."
+            )
+
+    @property
+    def reach(self) -> int | None:
+        """Tokens before a token that its prediction depends on: n_layer · (W − 1).
+
+        Exact when W ≤ mem_len + 1; None without a window, where it depends on the segmentation.
+        """
+        return None if self.attn_window is None else self.n_layer * (self.attn_window - 1)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained: data, length, optimiser, schedule and bookkeeping.
+
+    Parameters
+    ----------
+    batch_size
+        Streams of text read in parallel, each with its own memory.
+    tgt_len
+        Tokens of a stream predicted in one step: the segment length T.
+    steps
+        Number of updates.
+    minutes
+        Train for about this long instead of a number of steps: the speed is measured during the
+        first steps, and the number of updates fixed from then on.
+    lr
+        Learning rate after the warm-up.
+    lr_min_ratio
+        The cosine ends at this fraction of lr.
+    warmup_steps
+        Updates during which the learning rate rises linearly to lr.
+    clip
+        Largest Euclidean norm of the whole gradient; longer gradients are scaled down to it.
+    beta1
+        Decay of Adam's mean of the gradient.
+    beta2
+        Decay of Adam's mean of the squared gradient.
+    adam_epsilon
+        Added to the root of Adam's second moment.
+    eval_interval
+        Updates between two evaluations on the validation split.
+    log_interval
+        Updates between two lines of metrics.
+    save_interval
+        Seconds between two saves of the last state, so that no more is lost when a run is killed.
+    seed
+        Of the initial parameters and of dropout.
+    workers
+        Threads that share the streams; none: one for each processor core.
+    dtype
+        Precision of parameters and arithmetic: float32 or float64.
+    vocabulary
+        What a token is: bytes, characters or words.
+    min_count
+        Words seen less often than this in the training split become <unk>.
+    """
+
+    batch_size: int = 16
+    tgt_len: int = 64
+    steps: int = 3000
+    minutes: float | None = None
+    lr: float = 1e-3
+    lr_min_ratio: float = 0.01
+    warmup_steps: int = 100
+    clip: float = 0.25
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    eval_interval: int = 500
+    log_interval: int = 50
+    save_interval: float = 30.0
+    seed: int = 0
+    workers: int | None = None
+    dtype: Precision = "float32"
+    vocabulary: VocabularyKind = "bytes"
+    min_count: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "tgt_len", "steps", "eval_interval", "log_interval", "min_count"):
+            _require_int(self, name, minimum=1)
+        for name in ("warmup_steps", "seed"):
+            _require_int(self, name, minimum=0)
+        _require_int(self, "workers", minimum=1, optional=True)
+        _require_float(self, "minutes", above=0.0, optional=True)
+        for name in ("lr", "clip", "adam_epsilon"):
+            _require_float(self, name, above=0.0)
+        for name in ("beta1", "beta2"):
+            _require_float(self, name, minimum=0.0, below=1.0)
+        _require_float(self, "lr_min_ratio", minimum=0.0, maximum=1.0)
+        _require_float(self, "save_interval", minimum=0.0)
+        _require_choice(self, "dtype", get_args(Precision))
+        _require_choice(self, "vocabulary", get_args(VocabularyKind))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named pair of configurations."""
+
+    summary: str
+    model: ModelConfig
+    train: TrainConfig
+
+
+_ENWIK8_BASE = Preset(
+    "enwik8, 12 layers, 41M parameters: 1.06 bits per byte in the paper (Table 2)",
+    ModelConfig(
+        vocab_size=204, n_layer=12, n_head=8, d_model=512, d_head=64, d_inner=2048,
+        mem_len=512, dropout=0.1,
+    ),
+    TrainConfig(batch_size=22, tgt_len=512, steps=400_000, lr=2.5e-4, warmup_steps=0),
+)
+_ENWIK8_LARGE = Preset(
+    "enwik8, 24 layers, 277M parameters: 0.99 bits per byte in the paper (Table 2)",
+    ModelConfig(
+        vocab_size=204, n_layer=24, n_head=8, d_model=1024, d_head=128, d_inner=3072,
+        mem_len=768, dropout=0.15, dropatt=0.15,
+    ),
+    TrainConfig(batch_size=64, tgt_len=768, steps=400_000, lr=2.5e-4, warmup_steps=4000),
+)
+
+PRESETS: dict[str, Preset] = {
+    "default": Preset("the bundled text in about five minutes", ModelConfig(), TrainConfig()),
+    "tiny": Preset(
+        "seconds, to see everything work once",
+        ModelConfig(n_layer=2, n_head=2, d_model=32, d_head=16, d_inner=64, mem_len=32),
+        TrainConfig(batch_size=8, tgt_len=32, steps=200, warmup_steps=20, eval_interval=100,
+                    log_interval=20, lr=3e-3),
+    ),
+    "enwik8-base": _ENWIK8_BASE,
+    "enwik8-large": _ENWIK8_LARGE,
+    "text8-base": replace(
+        _ENWIK8_BASE,
+        summary="text8, 12 layers: enwik8-base for 27 symbols",
+        model=replace(_ENWIK8_BASE.model, vocab_size=27),
+    ),
+    "text8-large": replace(
+        _ENWIK8_LARGE,
+        summary="text8, 24 layers: 1.08 bits per character in the paper (Table 3)",
+        model=replace(_ENWIK8_LARGE.model, vocab_size=27),
+        train=replace(_ENWIK8_LARGE.train, warmup_steps=0),
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`; NpxlError lists the names when there is none."""
+    if name not in PRESETS:
+        raise NpxlError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
+    """A configuration as plain JSON values."""
+    return asdict(config)
+
+
+def from_dict(kind: type[Any], values: dict[str, Any]) -> Any:
+    """A configuration of class `kind` from plain values; unknown names are an error."""
+    known = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise NpxlError(f"{kind.__name__} has no option {name!r}; it has {', '.join(known)}.")
+    return kind(**values)
+
+
+def _require_int(config: Any, name: str, minimum: int, optional: bool = False) -> None:
+    value = getattr(config, name)
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        unset = " or none" if optional else ""
+        raise NpxlError(
+            f"{name} is {value!r}, but it must be a whole number of at least {minimum}{unset}."
+        )
+
+
+def _require_float(
+    config: Any,
+    name: str,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    optional: bool = False,
+) -> None:
+    value = getattr(config, name)
+    if optional and value is None:
+        return
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and math.isfinite(value):
+        if minimum <= value <= maximum and above < value < below:
+            return
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("at least", minimum), ("more than", above),
+                            ("at most", maximum), ("less than", below))
+        if math.isfinite(bound)
+    ]
+    raise NpxlError(f"{name} is {value!r}, but it must be a number of {' and '.join(bounds)}.")
+
+
+def _require_bool(config: Any, name: str) -> None:
+    value = getattr(config, name)
+    if not isinstance(value, bool):
+        raise NpxlError(f"{name} is {value!r}, but it must be true or false.")
+
+
+def _require_choice(config: Any, name: str, choices: tuple[str, ...]) -> None:
+    value = getattr(config, name)
+    if value not in choices:
+        raise NpxlError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}.")
