@@ -1,0 +1,181 @@
+"""Corpora: a text in up to three splits, ready to be read as tokens."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from npxl.config import VocabularyKind
+from npxl.data.encoded import Encoded, digest_of, encode, map_file
+from npxl.data.sources import Source, Survey, find_sources, opened
+from npxl.data.vocabularies import ByteVocabulary, Vocabulary, count_characters
+from npxl.errors import NpxlError
+
+BUNDLED = {"kjv": Path(__file__).parent / "text" / "kjv_genesis_2kings.txt"}
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split of a corpus: its tokens, and the lengths of the text that they stand for.
+
+    Attributes
+    ----------
+    tokens
+        [N] unsigned integers, N ≥ 2, read-only and memory-mapped.
+    n_bytes, n_characters
+        Length of the original text.
+    scored_bytes, scored_characters
+        Length of the original text after its first token: a model predicts every token but the
+        first, so these are what bits per byte and per character are counted over.
+    n_unknown
+        Tokens that stand in for a symbol which the vocabulary lacks.
+    """
+
+    tokens: npt.NDArray[np.unsignedinteger[Any]]
+    n_bytes: int
+    n_characters: int
+    scored_bytes: int
+    scored_characters: int
+    n_unknown: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A text in up to three splits and the vocabulary that its tokens are in.
+
+    Attributes
+    ----------
+    name
+        Of the bundled text, the file or the folder.
+    vocab
+        What the tokens mean.
+    fingerprint
+        Hexadecimal digest that changes when any token of any split changes.
+    train, valid, test
+        The splits; None where a folder has no such file.
+    """
+
+    name: str
+    vocab: Vocabulary
+    fingerprint: str
+    train: Split
+    valid: Split | None
+    test: Split | None
+
+    def split(self, name: str) -> Split:
+        """The split called train, valid or test; NpxlError names those there are."""
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        split = splits.get(name)
+        if split is None:
+            names = [each for each, there in splits.items() if there is not None]
+            raise NpxlError(f"{self.name} has no split {name!r}; it has {', '.join(names)}.")
+        return split
+
+
+def load_corpus(
+    path_or_name: str | os.PathLike[str] = "kjv",
+    vocabulary: VocabularyKind = "bytes",
+    min_count: int = 1,
+    vocab: Vocabulary | None = None,
+) -> Corpus:
+    """Open a text as tokens.
+
+    Tokens are memory-mapped: bytes straight from the text itself, characters and words from a file
+    in the cache folder that is written the first time.  See docs/data.md.
+
+    Parameters
+    ----------
+    path_or_name
+        "kjv", the bundled text; or a file, which is cut into 90 % training, 5 % validation and 5 %
+        test text; or a folder with a file for each split, such as train.txt, valid.txt, test.txt.
+    vocabulary
+        What a token is: "bytes", "characters" or "words".
+    min_count
+        Words seen less often than this in the training split become <unk>.
+    vocab
+        Encode with this vocabulary, whatever `vocabulary` and `min_count` say, instead of building
+        one: for another text than the one that a model was trained on.
+
+    Raises
+    ------
+    NpxlError
+        When there is no such text, it cannot be read as such tokens, it has no training split, or a
+        split is too short to predict anything.
+    """
+    if vocabulary not in get_args(VocabularyKind):
+        raise NpxlError(
+            f"vocabulary is {vocabulary!r}, but it must be one of "
+            f"{', '.join(get_args(VocabularyKind))}."
+        )
+    kind = vocabulary if vocab is None else vocab.kind
+    if min_count < 1:
+        raise NpxlError(f"min_count is {min_count!r}, but it must be at least 1.")
+    path = _locate(path_or_name)
+    sources = find_sources(path, kind)
+    surveys = {split: source.survey() for split, source in sources.items()}
+    digests = {split: survey.sha256 for split, survey in surveys.items()}
+    if kind == "bytes":
+        encoded = _bytes_of(sources)
+    else:
+        encoded = encode(sources, digests, kind, min_count, vocab)
+    splits = {
+        split: _split(split, sources[split], surveys[split], encoded) for split in sources
+    }
+    return Corpus(
+        name=path_or_name if path_or_name in BUNDLED else path.resolve().name,
+        vocab=encoded.vocab,
+        fingerprint=digest_of({"splits": digests, "vocabulary": encoded.vocab.to_dict()}),
+        train=splits["train"],
+        valid=splits.get("valid"),
+        test=splits.get("test"),
+    )
+
+
+def _locate(path_or_name: str | os.PathLike[str]) -> Path:
+    if isinstance(path_or_name, str) and path_or_name in BUNDLED:
+        return BUNDLED[path_or_name]
+    path = Path(path_or_name).expanduser()
+    if not os.path.exists(path):  # which is False, not an error, below an unreadable folder
+        raise NpxlError(
+            f"There is no file or folder {os.fspath(path_or_name)!r}, nor a bundled text of that "
+            f"name: pass a path, or one of {', '.join(BUNDLED)}."
+        )
+    return path
+
+
+def _bytes_of(sources: dict[str, Source]) -> Encoded:
+    tokens = {}
+    for split, source in sources.items():
+        with opened(source.path) as file:
+            tokens[split] = map_file(file, np.uint8, source.start, source.stop - source.start)
+    return Encoded(ByteVocabulary(), tokens, dict.fromkeys(sources, 0))
+
+
+def _split(name: str, source: Source, survey: Survey, encoded: Encoded) -> Split:
+    tokens = encoded.tokens[name]
+    kind = encoded.vocab.kind
+    if len(tokens) < 2:
+        is_part = survey.n_bytes < source.path.stat().st_size
+        need = f"a file that is cut 90/5/5 needs 40 {kind}" if is_part else f"2 {kind} are needed"
+        raise NpxlError(
+            f"The {name} split of {source.path} is too short to predict anything: it has "
+            f"{len(tokens)} token{'s' * (len(tokens) != 1)} in {survey.n_bytes} bytes, but {need}; "
+            "add text."
+        )
+    first = source.first_token(kind)
+    return Split(
+        tokens=tokens,
+        n_bytes=survey.n_bytes,
+        n_characters=survey.n_characters,
+        scored_bytes=survey.n_bytes - len(first),
+        scored_characters=survey.n_characters - count_characters(np.frombuffer(first, np.uint8)),
+        n_unknown=encoded.n_unknown[name],
+    )
