@@ -1,0 +1,59 @@
+"""Transformer-XL in NumPy and Numba, with every gradient written by hand.
+
+>>> import npxl
+>>> config = npxl.ModelConfig(vocab_size=256, n_layer=2, mem_len=64)
+>>> model = npxl.TransformerXL(config, seed=0)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npxl.config import ModelConfig, TrainConfig
+    from npxl.data.corpora import load_corpus
+    from npxl.errors import NpxlError
+    from npxl.layers.dropout import MaskKey
+    from npxl.memory import Memory
+    from npxl.models.files import load_model as load
+    from npxl.models.transformer_xl import TransformerXL
+    from npxl.params import Params
+
+__all__ = [
+    "MaskKey",
+    "Memory",
+    "ModelConfig",
+    "NpxlError",
+    "Params",
+    "TrainConfig",
+    "TransformerXL",
+    "load",
+    "load_corpus",
+]
+
+# Loaded on first use: asking the command line for help needs neither numba nor NumPy.
+_HOMES = {
+    "MaskKey": ("npxl.layers.dropout", "MaskKey"),
+    "Memory": ("npxl.memory", "Memory"),
+    "ModelConfig": ("npxl.config", "ModelConfig"),
+    "NpxlError": ("npxl.errors", "NpxlError"),
+    "Params": ("npxl.params", "Params"),
+    "TrainConfig": ("npxl.config", "TrainConfig"),
+    "TransformerXL": ("npxl.models.transformer_xl", "TransformerXL"),
+    "load": ("npxl.models.files", "load_model"),
+    "load_corpus": ("npxl.data.corpora", "load_corpus"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'npxl' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

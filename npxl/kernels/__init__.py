@@ -1,0 +1,59 @@
+"""Numba loops.  Each is a plain Python function; `kernel.py_func` is its own un-jitted twin."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+
+# Full fastmath would let the compiler assume that no −inf or NaN occurs; these four do not.
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+
+
+def _cache_folder() -> Path | None:
+    """Where compiled kernels are kept; None when no such folder can be written to.
+
+    The folder's name holds a digest of all kernels, because numba does not notice when a function
+    that another one calls has changed.
+    """
+    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    root = os.environ.get("NPXL_CACHE_DIR") or platformdirs.user_cache_dir("npxl", appauthor=False)
+    folder = Path(root) / "kernels" / hashlib.sha256(sources).hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+_CACHE_FOLDER = _cache_folder()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` on its first call, without the interpreter lock, and cache the result.
+
+    The cache lies in the user's folder, so that an installation nobody can write to starts as fast
+    and leaves nothing behind.  The folder is chosen for npxl's kernels alone: numba's own setting is
+    left as it was, and is respected when it names a folder.
+    """
+    if numba.config.DISABLE_JIT:
+        function.py_func = function  # type: ignore[attr-defined]
+        return function
+    if numba.config.CACHE_DIR:
+        return _compile(function, cache=True)
+    if _CACHE_FOLDER is None:
+        return _compile(function, cache=False)
+    numba.config.CACHE_DIR = str(_CACHE_FOLDER)
+    try:
+        return _compile(function, cache=True)
+    finally:
+        numba.config.CACHE_DIR = ""
+
+
+def _compile(function: Callable[..., Any], cache: bool) -> Any:
+    return numba.njit(nogil=True, fastmath=_FASTMATH, cache=cache, error_model="numpy")(function)

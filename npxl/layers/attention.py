@@ -1,0 +1,228 @@
+"""Relative multi-head attention over memory and segment (Dai et al. 2019, section 3.3, appendix B).
+
+Derived in docs/attention.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.kernels.relative_softmax import relative_softmax_backward, relative_softmax_forward
+from npxl.layers.dropout import Dropout, Site, dropout_backward, dropout_forward, masked
+from npxl.layers.linear import linear_backward, linear_forward
+
+Array = NDArray[Any]
+
+_BLOCK = 128  # queries handled together: keys that none of them may see are not computed
+
+
+class AttentionWeights(NamedTuple):
+    """Parameters of one layer, or their gradients; in the paper W_q, W_{k,E}, W_v, W_{k,R}, u, v."""
+
+    w_q: Array  # [H·d_head, d_model]
+    w_k: Array  # [H·d_head, d_model]
+    w_v: Array  # [H·d_head, d_model]
+    w_r: Array  # [H·d_head, d_model]
+    w_o: Array  # [d_model, H·d_head]
+    u: Array  # [H, d_head]
+    v: Array  # [H, d_head]
+
+
+class AttentionCache(NamedTuple):
+    """What the backward pass needs."""
+
+    context: Array  # [B, K, d_model]
+    positions: Array  # [K, d_model]
+    query_u: Array  # [B, T, H, d_head]: q + u
+    query_v: Array  # [B, T, H, d_head]: q + v
+    key: Array  # [B, K, H, d_head]
+    value: Array  # [B, K, H, d_head]
+    relative: Array  # [K, H, d_head]: W_{k,R} R
+    probabilities: list[Array]  # a block of queries each: [H, B, rows, keys]
+    attended: Array  # [B, T, H·d_head]
+    attention_dropout: Dropout | None
+    output_dropout: Dropout | None
+
+
+def relative_attention_forward(
+    context: Array,
+    n_queries: int,
+    positions: Array,
+    weights: AttentionWeights,
+    window: int,
+    dropout: float = 0.0,
+    dropatt: float = 0.0,
+    attention_site: Site | None = None,
+    output_site: Site | None = None,
+) -> tuple[Array, AttentionCache]:
+    """The last T of K positions attend to what lies before them, and to themselves.
+
+    Score of query i for key j, whose distance is δ = (K − T + i) − j:
+
+        A_ij = (q_i + u)ᵀ k_j + (q_i + v)ᵀ W_{k,R} R_δ        terms (a) + (c), (b) + (d)
+
+    and a = softmax_j(A / √d_head) over the W nearest keys, y = W_o Σ_j a_ij v_j.
+
+    context [B, K, d_model] is memory and segment; positions R [K, d_model] has one row for each
+    distance K − 1 … 0; returns y [B, T, d_model].
+    """
+    batch_size, n_keys, _ = context.shape
+    n_heads, d_head = weights.u.shape
+    heads = (n_heads, d_head)
+    segment = context[:, n_keys - n_queries :]  # [B, T, d_model]
+    query = linear_forward(segment, weights.w_q).reshape(batch_size, n_queries, *heads)
+    key = linear_forward(context, weights.w_k).reshape(batch_size, n_keys, *heads)
+    value = linear_forward(context, weights.w_v).reshape(batch_size, n_keys, *heads)
+    relative = linear_forward(positions, weights.w_r).reshape(n_keys, *heads)
+    query_u, query_v = query + weights.u, query + weights.v  # [B, T, H, d_head]
+
+    scale = context.dtype.type(1 / math.sqrt(d_head))
+    attention_dropout = _active_dropout(dropatt, attention_site)
+    attended = np.empty_like(query)  # [B, T, H, d_head]
+    probabilities = []
+    for rows, keys, distances in _blocks(n_queries, n_keys, window):
+        content_scores = _matmul(
+            query_u[:, rows].transpose(2, 0, 1, 3), key[:, keys].transpose(2, 0, 3, 1)
+        )  # [H, B, rows, keys]
+        position_scores = _matmul(
+            query_v[:, rows].transpose(2, 0, 1, 3),
+            relative[distances].transpose(1, 2, 0)[:, None],
+        )  # [H, B, rows, distances]
+        a = content_scores
+        relative_softmax_forward(_rows(a), _rows(position_scores), scale, window)
+        probabilities.append(a)
+        a = _drop_block(a, attention_dropout, rows, keys, n_queries, n_keys)
+        np.matmul(
+            a,
+            value[:, keys].transpose(2, 0, 1, 3),
+            out=attended[:, rows].transpose(2, 0, 1, 3),
+        )
+    attended = attended.reshape(batch_size, n_queries, -1)
+    y = linear_forward(attended, weights.w_o)  # [B, T, d_model]
+    y, output_dropout = dropout_forward(y, dropout, output_site)
+    return y, AttentionCache(
+        context, positions, query_u, query_v, key, value, relative,
+        probabilities, attended, attention_dropout, output_dropout,
+    )  # fmt: skip
+
+
+def relative_attention_backward(
+    dy: Array,
+    cache: AttentionCache,
+    weights: AttentionWeights,
+    grads: AttentionWeights,
+    window: int,
+    first: int = 0,
+) -> Array:
+    """The adjoint of each step in reverse; adds to the arrays of `grads`.
+
+    Returns the gradient of context[:, first:], [B, K − first, d_model]: with first = K − T that of
+    the segment alone, since memory is a constant.  W_k and W_v receive gradient from every key.
+    """
+    batch_size, n_keys, d_model = cache.context.shape
+    _, n_queries, n_heads, d_head = cache.query_u.shape
+    scale = dy.dtype.type(1 / math.sqrt(d_head))
+
+    dy = dropout_backward(dy, cache.output_dropout)
+    d_attended = linear_backward(dy, cache.attended, weights.w_o, grads.w_o)
+    d_attended = d_attended.reshape(batch_size, n_queries, n_heads, d_head)
+    d_query_u, d_query_v = np.empty_like(cache.query_u), np.empty_like(cache.query_v)
+    d_key, d_value = np.zeros_like(cache.key), np.zeros_like(cache.value)
+    d_relative = np.zeros_like(cache.relative)  # [K, H, d_head]
+
+    blocks = _blocks(n_queries, n_keys, window)
+    for (rows, keys, distances), p in zip(blocks, cache.probabilities, strict=True):
+        d_out = d_attended[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
+        query_u = cache.query_u[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
+        query_v = cache.query_v[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
+
+        a = _drop_block(p, cache.attention_dropout, rows, keys, n_queries, n_keys)
+        d_value[:, keys] += np.matmul(a.swapaxes(2, 3), d_out).transpose(1, 2, 0, 3)
+        d_p = _matmul(d_out, cache.value[:, keys].transpose(2, 0, 3, 1))  # [H, B, rows, keys]
+        d_p = _drop_block(d_p, cache.attention_dropout, rows, keys, n_queries, n_keys)
+        d_positions = np.empty_like(d_p)  # [H, B, rows, distances]
+        relative_softmax_backward(_rows(d_p), _rows(p), _rows(d_positions), scale, window)
+        d_content = d_p
+
+        np.matmul(
+            d_content,
+            cache.key[:, keys].transpose(2, 0, 1, 3),
+            out=d_query_u[:, rows].transpose(2, 0, 1, 3),
+        )
+        np.matmul(
+            d_positions,
+            cache.relative[distances].transpose(1, 0, 2)[:, None],
+            out=d_query_v[:, rows].transpose(2, 0, 1, 3),
+        )
+        d_key[:, keys] += np.matmul(d_content.swapaxes(2, 3), query_u).transpose(1, 2, 0, 3)
+        d_relative[distances] += (
+            np.matmul(d_positions.swapaxes(2, 3), query_v).sum(1).transpose(1, 0, 2)
+        )
+
+    grads.u[...] += d_query_u.sum((0, 1))
+    grads.v[...] += d_query_v.sum((0, 1))
+    d_query = (d_query_u + d_query_v).reshape(batch_size, n_queries, -1)
+    d_key = d_key.reshape(batch_size, n_keys, -1)
+    d_value = d_value.reshape(batch_size, n_keys, -1)
+    linear_backward(d_relative.reshape(n_keys, -1), cache.positions, weights.w_r, grads.w_r)
+
+    n_memory = n_keys - n_queries
+    d_context = np.zeros((batch_size, n_keys - first, d_model), dy.dtype)
+    segment = cache.context[:, n_memory:]
+    d_context[:, n_memory - first :] = linear_backward(d_query, segment, weights.w_q, grads.w_q)
+    for d_out, weight, grad in (
+        (d_key, weights.w_k, grads.w_k),
+        (d_value, weights.w_v, grads.w_v),
+    ):
+        grad += d_out.reshape(-1, d_out.shape[-1]).T @ cache.context.reshape(-1, d_model)
+        d_context += d_out[:, first:] @ weight
+    return d_context
+
+
+def _blocks(
+    n_queries: int, n_keys: int, window: int
+) -> Iterator[tuple[slice, slice, slice]]:
+    """Blocks of queries, the keys that any of them sees, and the rows of R for their distances.
+
+    Each block is relative attention of its own: its queries are the last of its keys.
+    """
+    n_memory = n_keys - n_queries
+    for start in range(0, n_queries, _BLOCK):
+        stop = min(start + _BLOCK, n_queries)
+        first_key = max(0, n_memory + start + 1 - window)
+        last_key = n_memory + stop
+        yield (
+            slice(start, stop),
+            slice(first_key, last_key),
+            slice(n_keys - (last_key - first_key), n_keys),
+        )
+
+
+def _matmul(x: Array, y: Array) -> Array:
+    """x y in a contiguous array, which the kernels can then overwrite."""
+    out = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
+    return np.matmul(x, y, out=out)
+
+
+def _rows(scores: Array) -> Array:
+    """A view of contiguous [H, B, T, K] as the kernels take it: [H·B, T, K]."""
+    return scores.reshape(-1, *scores.shape[2:])
+
+
+def _active_dropout(rate: float, site: Site | None) -> Dropout | None:
+    return None if site is None or rate == 0.0 else Dropout(rate, site)
+
+
+def _drop_block(
+    a: Array, dropout: Dropout | None, rows: slice, keys: slice, n_queries: int, n_keys: int
+) -> Array:
+    """Dropout of a block of the attention probabilities [H, B, T, K] of a whole segment."""
+    if dropout is None:
+        return a
+    start = rows.start * n_keys + keys.start
+    return masked(a, dropout, start, strides=(n_queries * n_keys, n_keys))

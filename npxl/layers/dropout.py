@@ -1,0 +1,101 @@
+"""Dropout whose masks are a function of seed, step, place and stream (Srivastava et al. 2014)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.errors import NpxlError
+from npxl.kernels.random_mask import drop
+
+Array = NDArray[Any]
+
+
+class MaskKey(NamedTuple):
+    """Which masks a forward pass draws: pass it as `rng`.
+
+    Masks depend on nothing else, so that the same key draws the same masks: in a gradient check, in
+    a run that was interrupted, and however the streams are shared among workers.
+    """
+
+    seed: int = 0
+    step: int = 0
+    first_stream: int = 0
+    """Number of the batch's first row among all streams of a run."""
+
+    def site(self, name: str) -> Site:
+        """The masks of one place in the model."""
+        entropy = np.random.SeedSequence((self.seed, self.step, zlib.crc32(name.encode())))
+        low, high = (int(word) for word in entropy.generate_state(2))
+        return Site(low, high, self.first_stream)
+
+
+class Site(NamedTuple):
+    """The masks of one place in the model at one step."""
+
+    low: int
+    high: int
+    first_stream: int
+
+    def shared(self) -> Site:
+        """One mask for all streams, whichever of them are in the batch."""
+        return self._replace(first_stream=_SHARED)
+
+
+_SHARED = 0xFFFFFFFF  # a stream number that no batch reaches
+
+
+class Dropout(NamedTuple):
+    """The mask that a forward pass applied; what the backward pass needs."""
+
+    rate: float
+    site: Site
+
+
+def dropout_forward(x: Array, rate: float, site: Site | None) -> tuple[Array, Dropout | None]:
+    """y = x · keep / (1 − rate), with keep = 0 at the fraction `rate` of entries, else 1.
+
+    x [B, ...], row b of which is stream site.first_stream + b.  Without a site or at rate 0 this is
+    the identity.
+    """
+    if site is None or rate == 0.0:
+        return x, None
+    cache = Dropout(rate, site)
+    return dropout_backward(x, cache), cache
+
+
+def dropout_backward(dy: Array, cache: Dropout | None) -> Array:
+    """dx = dy · keep / (1 − rate): the same linear map, which is its own adjoint."""
+    if cache is None:
+        return dy
+    rows = dy.reshape(1, dy.shape[0], 1, -1)
+    return masked(rows, cache, start=0, strides=(0, 0)).reshape(dy.shape)
+
+
+def masked(x: Array, cache: Dropout, start: int, strides: tuple[int, int]) -> Array:
+    """The map of `dropout_forward` for x [H, B, I, J], a block of attention probabilities.
+
+    Entry (h, b, i, j) takes decision number start + h · strides[0] + i · strides[1] + j of its
+    stream, so that a block takes the same decisions as the whole would.
+    """
+    rate, site = cache
+    y = np.empty_like(x)
+    scale = x.dtype.type(1 / (1 - rate))
+    threshold = round(rate * 2**32)
+    drop(x, y, site.low, site.high, site.first_stream, threshold, scale, start, strides)
+    return y
+
+
+def mask_key(rng: MaskKey | np.random.Generator | None) -> MaskKey | None:
+    """What a caller passed as `rng` as a key; a generator is asked for a seed once."""
+    if rng is None or isinstance(rng, MaskKey):
+        return rng
+    if isinstance(rng, np.random.Generator):
+        return MaskKey(seed=int(rng.integers(2**63)))
+    raise NpxlError(
+        f"rng is {rng!r}, but masks are drawn from counters: pass npxl.MaskKey(seed, step) or a "
+        "numpy.random.Generator, or None to evaluate without dropout."
+    )

@@ -1,0 +1,106 @@
+"""What the next segment may read and may not differentiate: SG(h) of Dai et al. 2019, section 3.2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.errors import NpxlError
+
+Array = NDArray[Any]
+
+
+class Memory:
+    """Cached hidden states of the last m positions, a read-only copy.
+
+    The stop-gradient of the paper is this class: nothing can write into it, no backward function
+    returns a gradient for it, and it shares no storage with what it was made from.
+
+    Parameters
+    ----------
+    states
+        [n_layer, B, m, d_model]; slot 0 holds embeddings, slot n outputs of layer n.  Copied.
+    """
+
+    def __init__(self, states: Array) -> None:
+        if states.ndim != 4:
+            raise NpxlError(
+                f"Memory states have shape {states.shape}, "
+                "but they must be [n_layer, batch, length, d_model]."
+            )
+        self._states = np.array(states, order="C")
+        self._states.flags.writeable = False
+
+    @property
+    def states(self) -> Array:
+        """[n_layer, B, m, d_model], read-only."""
+        return self._states
+
+    @property
+    def layers(self) -> tuple[Array, ...]:
+        """What each layer reads: n_layer read-only arrays [B, m, d_model]."""
+        return tuple(self._states)
+
+    @property
+    def length(self) -> int:
+        """Positions m that are cached."""
+        return self._states.shape[2]
+
+    @property
+    def batch_size(self) -> int:
+        """Streams B."""
+        return self._states.shape[1]
+
+    def __repr__(self) -> str:
+        n_layer, batch_size, length, d_model = self._states.shape
+        return (
+            f"Memory(n_layer={n_layer}, batch_size={batch_size}, length={length}, "
+            f"d_model={d_model}, {self._states.dtype})"
+        )
+
+    def select(self, rows: Sequence[int] | slice | Array) -> Memory:
+        """The memory of some streams, in the given order."""
+        return Memory(self._states[:, rows])
+
+    def updated(self, hidden: Sequence[Array], mem_len: int, ext_len: int = 0) -> Memory:
+        """The memory after a segment.
+
+        Of the m cached positions followed by the q new ones, the last `mem_len` before the end are
+        kept, where the end, m + max(0, q − ext_len), leaves out the tokens that the next segment
+        reads again.
+
+        Parameters
+        ----------
+        hidden
+            What each layer read: n_layer arrays [B, q, d_model].
+        mem_len
+            Positions M to keep at most.
+        ext_len
+            Positions E at the segment's end that will be computed again.
+        """
+        old, new = self.length, hidden[0].shape[1]
+        end = old + max(0, new - ext_len)
+        start = max(0, end - mem_len)
+        n_layer, batch_size, _, d_model = self._states.shape
+        states = np.empty((n_layer, batch_size, end - start, d_model), self._states.dtype)
+        kept = max(0, old - start)  # positions that stay from the old memory
+        states[:, :, :kept] = self._states[:, :, start:old]
+        for slot, layer_input in zip(states, hidden, strict=True):
+            slot[:, kept:] = layer_input[:, max(0, start - old) : end - old]
+        return Memory._adopt(states)
+
+    @classmethod
+    def concatenate(cls, memories: Sequence[Memory]) -> Memory:
+        """The streams of several memories of equal length, one after another."""
+        return cls._adopt(np.concatenate([memory.states for memory in memories], axis=1))
+
+    @classmethod
+    def _adopt(cls, states: Array) -> Memory:
+        """A memory that owns `states`, which nobody else holds, without copying it again."""
+        memory = cls.__new__(cls)
+        states.flags.writeable = False
+        memory._states = states
+        return memory

@@ -1,0 +1,62 @@
+"""Models: assembly of layers, without arithmetic of their own, under one protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.config import ModelConfig
+from npxl.layers.dropout import MaskKey
+from npxl.memory import Memory
+from npxl.params import Params
+
+Array = NDArray[Any]
+Rng = MaskKey | np.random.Generator | None
+
+
+class Forward(Protocol):
+    """What a forward pass returns."""
+
+    @property
+    def nll(self) -> Array:
+        """Negative log-likelihood of each target, [B, T], in nats and in reading order."""
+
+    @property
+    def memory(self) -> Memory:
+        """What the next segment may read."""
+
+
+class LanguageModel(Protocol):
+    """What workers, loop, evaluation and generation ask of a model."""
+
+    config: ModelConfig
+    params: Params
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of parameters and arithmetic."""
+
+    def init_memory(self, batch_size: int) -> Memory:
+        """The memory before the first segment."""
+
+    def forward(
+        self, inputs: Array, targets: Array, memory: Memory, rng: Rng = None
+    ) -> Any:
+        """Score the targets [B, T] of the last T of the inputs [B, E+T]; a `Forward`."""
+
+    def backward(
+        self, fwd: Any, dnll: Array | None = None, grads: Params | None = None
+    ) -> Params:
+        """Add the gradient of Σ dnll · nll to `grads`; without dnll, of the mean."""
+
+    def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
+        """log p of every symbol after each input, [B, T, V] in nats, and the next memory."""
+
+    def reconfigured(self, **changes: Any) -> LanguageModel:
+        """The same parameters under another configuration, such as a longer memory."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a safetensors file."""

@@ -1,0 +1,60 @@
+"""Models as safetensors files, with the configuration in the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from npxl.config import ModelConfig, from_dict, to_dict
+from npxl.errors import NpxlError
+from npxl.models import LanguageModel
+from npxl.models.transformer_xl import TransformerXL
+from npxl.params import Params
+from npxl.tensor_files import read_tensors, write_tensors
+
+TRAINING_PREFIX = "training."
+"""Tensors whose names start so belong to a checkpoint's optimiser and streams, not to the model."""
+
+
+def save_model(
+    model: LanguageModel,
+    path: str | Path,
+    more_tensors: Mapping[str, NDArray[Any]] | None = None,
+    more_metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model to a safetensors file, atomically.
+
+    A checkpoint adds tensors, whose names start with `TRAINING_PREFIX`, and metadata of its own; it
+    stays a file that `load_model` reads.
+    """
+    metadata = {"model": "transformer_xl", "config": to_dict(model.config), **(more_metadata or {})}
+    write_tensors(path, {**model.params, **(more_tensors or {})}, metadata)
+
+
+def load_model(path: str | Path) -> TransformerXL:
+    """The model in a file that `save_model` wrote; NpxlError says what is wrong with the file."""
+    return model_from(path, *read_tensors(path))
+
+
+def model_from(
+    path: str | Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]
+) -> TransformerXL:
+    """The model among the contents of the file `path`."""
+    if metadata.get("model") != "transformer_xl":
+        raise NpxlError(f"{path} holds a model of kind {metadata.get('model')!r}, unknown to npxl.")
+    try:
+        config = from_dict(ModelConfig, metadata["config"])
+        own = {
+            name: tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_PREFIX)
+        }
+        dtypes = {tensor.dtype for tensor in own.values()}
+        if len(dtypes) != 1:
+            raise NpxlError(f"Its tensors have the types {sorted(map(str, dtypes))}, not one type.")
+        params = Params(TransformerXL.parameter_shapes(config), dtype=dtypes.pop())
+        params.load(own)
+    except (KeyError, TypeError, NpxlError) as error:
+        raise NpxlError(f"{path} holds no usable model. {error}") from error
+    return TransformerXL(config, params=params)

@@ -1,0 +1,410 @@
+"""Transformer-XL (Dai et al. 2019): the layers put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from npxl.config import ModelConfig
+from npxl.errors import NpxlError
+from npxl.layers.attention import (
+    AttentionCache,
+    AttentionWeights,
+    relative_attention_backward,
+    relative_attention_forward,
+)
+from npxl.layers.dropout import Dropout, MaskKey, Site, dropout_backward, dropout_forward, mask_key
+from npxl.layers.embedding import embedding_backward, embedding_forward
+from npxl.layers.feed_forward import (
+    FeedForwardCache,
+    FeedForwardWeights,
+    feed_forward_backward,
+    feed_forward_forward,
+)
+from npxl.layers.layer_norm import LayerNormCache, layer_norm_backward, layer_norm_forward
+from npxl.layers.positions import sinusoid
+from npxl.layers.softmax import SoftmaxCache, log_softmax, softmax_backward, softmax_forward
+from npxl.memory import Memory
+from npxl.models import Rng
+from npxl.params import Params
+
+Array = NDArray[Any]
+
+class NormWeights(NamedTuple):
+    """Parameters of one layer normalisation, or their gradients."""
+
+    gain: Array  # [d_model]
+    bias: Array  # [d_model]
+
+
+class LayerCache(NamedTuple):
+    """What the backward pass of one layer needs."""
+
+    attention: AttentionCache
+    attention_norm: LayerNormCache
+    feed_forward: FeedForwardCache
+    feed_forward_norm: LayerNormCache
+
+
+class StackCache(NamedTuple):
+    """What the backward pass of all layers needs."""
+
+    embedding_dropout: Dropout | None
+    layers: list[LayerCache]
+    hidden_dropout: Dropout | None
+
+
+@dataclass(frozen=True)
+class TransformerXLForward:
+    """One segment's scores, the memory for the next one, and what `backward` needs."""
+
+    nll: Array  # [B, T], nats
+    memory: Memory
+    inputs: Array  # [B, q]
+    stack: StackCache
+    softmax: SoftmaxCache
+
+
+class TransformerXL:
+    """Segments that read the hidden states of earlier segments.
+
+    Parameters
+    ----------
+    config
+        Shape and semantics.
+    seed
+        Of the initial parameters: weights, u and v from N(0, init_std²), gains from
+        N(1, init_std²), biases zero, as in the original code.
+    dtype
+        Precision of parameters and all arithmetic: float32, or float64 for audits.
+    params
+        Parameters to use instead of new ones; held, not copied.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        seed: int = 0,
+        dtype: DTypeLike = np.float32,
+        params: Params | None = None,
+    ) -> None:
+        if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise NpxlError(f"dtype is {np.dtype(dtype)}, but it must be float32 or float64.")
+        self.config = config
+        if params is None:
+            params = Params(self.parameter_shapes(config), dtype=dtype)
+            _initialise(params, config.init_std, seed)
+        self.params = params
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of parameters and arithmetic."""
+        return self.params.dtype
+
+    def __repr__(self) -> str:
+        return f"TransformerXL({self.config}, {self.params})"
+
+    @staticmethod
+    def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all tensors, in the order of the flat vector.
+
+        A weight is stored as [outputs, inputs].
+        """
+        d, width = config.d_model, config.n_head * config.d_head
+        biases = {"u": (config.n_head, config.d_head), "v": (config.n_head, config.d_head)}
+        shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, d)}
+        if not config.untie_r:
+            shapes |= {f"attention.{name}": shape for name, shape in biases.items()}
+        for n in range(config.n_layer):
+            attention = {
+                "w_q": (width, d), "w_k": (width, d), "w_v": (width, d), "w_r": (width, d),
+                "w_o": (d, width), **(biases if config.untie_r else {}),
+            }  # fmt: skip
+            feed_forward = {
+                "w_1": (config.d_inner, d), "b_1": (config.d_inner,),
+                "w_2": (d, config.d_inner), "b_2": (d,),
+            }  # fmt: skip
+            norm = {"gain": (d,), "bias": (d,)}
+            for part, tensors in (
+                ("attention", attention),
+                ("attention_norm", norm),
+                ("feed_forward", feed_forward),
+                ("feed_forward_norm", norm),
+            ):
+                shapes |= {f"layers.{n}.{part}.{name}": shape for name, shape in tensors.items()}
+        if not config.tie_weight:
+            shapes["softmax.weight"] = (config.vocab_size, d)
+        shapes["softmax.bias"] = (config.vocab_size,)
+        return shapes
+
+    def reconfigured(self, **changes: Any) -> TransformerXL:
+        """The same parameters, not copied, under `config` with some fields replaced.
+
+        For fields that no parameter's shape depends on: mem_len, attn_window, clamp_len, ext_len,
+        dropout, dropatt, initial_memory.
+        """
+        config = replace(self.config, **changes)
+        if self.parameter_shapes(config) != self.params.shapes:
+            raise NpxlError(f"{changes} would change the shapes of the parameters; make a new model.")
+        return TransformerXL(config, params=self.params)
+
+    def init_memory(self, batch_size: int) -> Memory:
+        """The memory before the first segment: of length 0, or zeros if the configuration says so."""
+        config = self.config
+        length = config.mem_len if config.initial_memory == "zeros" else 0
+        return Memory(np.zeros((config.n_layer, batch_size, length, config.d_model), self.dtype))
+
+    def forward(
+        self, inputs: Array, targets: Array, memory: Memory, rng: Rng = None
+    ) -> TransformerXLForward:
+        """Score a segment.
+
+        Parameters
+        ----------
+        inputs
+            [B, E+T] int: the segment, after E tokens that are read again as context.
+        targets
+            [B, T] int: the tokens that follow the last T inputs.
+        memory
+            Of the segments before; of any length.
+        rng
+            Key of the dropout masks, or a generator to draw one from; None evaluates without dropout.
+
+        Returns
+        -------
+        TransformerXLForward
+            nll [B, T] in nats, in reading order, and the memory for the next segment.
+        """
+        inputs = self._checked_tokens("inputs", inputs)
+        targets = self._checked_tokens("targets", targets)
+        if len(targets) != len(inputs) or targets.shape[1] > inputs.shape[1]:
+            raise NpxlError(
+                f"targets have shape {targets.shape} and inputs {inputs.shape}; they need as many "
+                "rows, and no more targets than inputs."
+            )
+        self._check_memory(memory, len(inputs))
+        embedded = embedding_forward(inputs, self.params["embedding.weight"])  # [B, q, d]
+        hidden, states, stack = self.stack_forward(embedded, memory, mask_key(rng))
+        scored = hidden[:, hidden.shape[1] - targets.shape[1] :]  # [B, T, d]
+        nll, softmax = softmax_forward(
+            scored, targets, self._output_weight(self.params), self.params["softmax.bias"]
+        )
+        memory = memory.updated(states, self.config.mem_len, self.config.ext_len)
+        return TransformerXLForward(nll, memory, inputs, stack, softmax)
+
+    def backward(
+        self,
+        fwd: TransformerXLForward,
+        dnll: Array | None = None,
+        grads: Params | None = None,
+    ) -> Params:
+        """The gradient of Σ dnll · nll with respect to all parameters.
+
+        Parameters
+        ----------
+        fwd
+            What `forward` returned.
+        dnll
+            [B, T] cotangent; 1 / (B · T) everywhere, the gradient of the mean, when not given.
+        grads
+            Where to add the gradient; new zeros when not given.
+
+        Returns
+        -------
+        Params
+            `grads`.
+        """
+        if grads is None:
+            grads = self.params.zeros_like()
+        if dnll is None:
+            dnll = np.full(fwd.nll.shape, 1 / fwd.nll.size)
+        if np.shape(dnll) != fwd.nll.shape:
+            raise NpxlError(f"dnll has shape {np.shape(dnll)}, but nll has {fwd.nll.shape}.")
+        d_scored = softmax_backward(
+            np.asarray(dnll, self.dtype), fwd.softmax, self._output_weight(self.params),
+            self._output_weight(grads), grads["softmax.bias"],
+        )  # fmt: skip
+        d_hidden = np.zeros((*fwd.inputs.shape, self.config.d_model), self.dtype)  # [B, q, d]
+        d_hidden[:, d_hidden.shape[1] - d_scored.shape[1] :] = d_scored
+        d_embedded = self.stack_backward(d_hidden, fwd.stack, grads)
+        embedding_backward(d_embedded, fwd.inputs, grads["embedding.weight"])
+        return grads
+
+    def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
+        """log p of every symbol after each of the inputs [B, T], [B, T, V] in nats; next memory."""
+        inputs = self._checked_tokens("inputs", inputs)
+        self._check_memory(memory, len(inputs))
+        embedded = embedding_forward(inputs, self.params["embedding.weight"])
+        hidden, states, _ = self.stack_forward(embedded, memory, None)
+        log_p = log_softmax(hidden, self._output_weight(self.params), self.params["softmax.bias"])
+        return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)
+
+    def stack_forward(
+        self, embedded: Array, memory: Memory, key: MaskKey | None
+    ) -> tuple[Array, list[Array], StackCache]:
+        """All layers: from embeddings [B, q, d] to hidden states [B, q, d].
+
+        Also returns what each layer read, n_layer arrays [B, q, d]: the states to cache.
+        """
+        config = self.config
+        n_keys = memory.length + embedded.shape[1]
+        positions = sinusoid(n_keys, config.d_model, config.clamp_len, self.dtype)  # [K, d]
+        if key is not None:  # one mask for all layers and streams
+            shared = key.site("positions").shared()
+            positions = dropout_forward(positions[None], config.dropout, shared)[0][0]
+        h, embedding_dropout = dropout_forward(embedded, config.dropout, _site(key, "embedding"))
+        states, caches = [], []
+        for n, layer_memory in enumerate(memory.layers):
+            states.append(h)
+            h, cache = self._layer_forward(n, h, layer_memory, positions, key)
+            caches.append(cache)
+        h, hidden_dropout = dropout_forward(h, config.dropout, _site(key, "hidden"))
+        return h, states, StackCache(embedding_dropout, caches, hidden_dropout)
+
+    def stack_backward(self, d_hidden: Array, cache: StackCache, grads: Params) -> Array:
+        """The gradient of the embeddings [B, q, d]; adds parameter gradients to `grads`."""
+        dh = dropout_backward(d_hidden, cache.hidden_dropout)
+        for n in reversed(range(self.config.n_layer)):
+            dh = self._layer_backward(n, dh, cache.layers[n], grads)
+        return dropout_backward(dh, cache.embedding_dropout)
+
+    def _layer_forward(
+        self, n: int, h: Array, memory: Array, positions: Array, key: MaskKey | None
+    ) -> tuple[Array, LayerCache]:
+        """Attention and feed-forward block, each with its residual connection and normalisation.
+
+        h [B, q, d], memory [B, m, d], positions [m+q, d]; returns the layer's output [B, q, d].
+        """
+        config, name = self.config, f"layers.{n}"
+        norms = [self._norm(self.params, n, part) for part in ("attention", "feed_forward")]
+        context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
+        if config.pre_lnorm:
+            context, attention_norm = layer_norm_forward(
+                context, *norms[0], config.layer_norm_epsilon
+            )
+        y, attention = relative_attention_forward(
+            context, h.shape[1], positions, self._attention(self.params, n),
+            self._window(context.shape[1]), config.dropout, config.dropatt,
+            _site(key, f"{name}.attention_probabilities"), _site(key, f"{name}.attention_output"),
+        )  # fmt: skip
+        h = h + y
+        if not config.pre_lnorm:
+            h, attention_norm = layer_norm_forward(h, *norms[0], config.layer_norm_epsilon)
+
+        x = h
+        if config.pre_lnorm:
+            x, feed_forward_norm = layer_norm_forward(h, *norms[1], config.layer_norm_epsilon)
+        y, feed_forward = feed_forward_forward(
+            x, self._feed_forward(self.params, n), config.dropout,
+            _site(key, f"{name}.feed_forward_inner"), _site(key, f"{name}.feed_forward_output"),
+        )  # fmt: skip
+        h = h + y
+        if not config.pre_lnorm:
+            h, feed_forward_norm = layer_norm_forward(h, *norms[1], config.layer_norm_epsilon)
+        return h, LayerCache(attention, attention_norm, feed_forward, feed_forward_norm)
+
+    def _layer_backward(self, n: int, dh: Array, cache: LayerCache, grads: Params) -> Array:
+        """The gradient of the layer's input h [B, q, d]; memory, a constant, has none."""
+        pre_lnorm = self.config.pre_lnorm
+        norms = [self._norm(self.params, n, part) for part in ("attention", "feed_forward")]
+        d_norms = [self._norm(grads, n, part) for part in ("attention", "feed_forward")]
+
+        if not pre_lnorm:
+            dh = layer_norm_backward(dh, cache.feed_forward_norm, norms[1].gain, *d_norms[1])
+        dx = feed_forward_backward(
+            dh, cache.feed_forward, self._feed_forward(self.params, n), self._feed_forward(grads, n)
+        )
+        if pre_lnorm:
+            dx = layer_norm_backward(dx, cache.feed_forward_norm, norms[1].gain, *d_norms[1])
+        dh = dh + dx
+
+        if not pre_lnorm:
+            dh = layer_norm_backward(dh, cache.attention_norm, norms[0].gain, *d_norms[0])
+        n_keys, n_queries = cache.attention.context.shape[1], dh.shape[1]
+        n_memory = n_keys - n_queries
+        # Under pre-normalisation the memory's rows pass through the gain and bias as well, which
+        # receive gradient from them; the memory itself still does not.
+        d_context = relative_attention_backward(
+            dh, cache.attention, self._attention(self.params, n), self._attention(grads, n),
+            self._window(n_keys), first=0 if pre_lnorm else n_memory,
+        )  # fmt: skip
+        if pre_lnorm:
+            d_context = layer_norm_backward(
+                d_context, cache.attention_norm, norms[0].gain, *d_norms[0]
+            )
+        return dh + d_context[:, d_context.shape[1] - n_queries :]
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters and configuration to a safetensors file, atomically."""
+        from npxl.models.files import save_model
+
+        save_model(self, path)
+
+    def _window(self, n_keys: int) -> int:
+        return n_keys if self.config.attn_window is None else self.config.attn_window
+
+    def _attention(self, params: Params, n: int) -> AttentionWeights:
+        """Views of layer n's attention parameters, or of their gradients."""
+        name = f"layers.{n}.attention"
+        biases = name if self.config.untie_r else "attention"
+        weights = [params[f"{name}.{w}"] for w in ("w_q", "w_k", "w_v", "w_r", "w_o")]
+        return AttentionWeights(*weights, params[f"{biases}.u"], params[f"{biases}.v"])
+
+    def _feed_forward(self, params: Params, n: int) -> FeedForwardWeights:
+        name = f"layers.{n}.feed_forward"
+        return FeedForwardWeights(*(params[f"{name}.{w}"] for w in FeedForwardWeights._fields))
+
+    def _norm(self, params: Params, n: int, part: str) -> NormWeights:
+        name = f"layers.{n}.{part}_norm"
+        return NormWeights(params[f"{name}.gain"], params[f"{name}.bias"])
+
+    def _output_weight(self, params: Params) -> Array:
+        """The output layer's weights: the embedding table itself when they are tied."""
+        return params["embedding.weight" if self.config.tie_weight else "softmax.weight"]
+
+    def _checked_tokens(self, name: str, tokens: Array) -> Array:
+        tokens = np.asarray(tokens)
+        if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
+            raise NpxlError(
+                f"{name} have shape {tokens.shape} and type {tokens.dtype}; they must be whole "
+                "numbers [batch, length] with at least one of each."
+            )
+        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+            raise NpxlError(
+                f"{name} go from {tokens.min()} to {tokens.max()}, but the vocabulary has the "
+                f"symbols 0 to {self.config.vocab_size - 1}."
+            )
+        return tokens
+
+    def _check_memory(self, memory: Memory, batch_size: int) -> None:
+        expected = (self.config.n_layer, batch_size, memory.length, self.config.d_model)
+        if memory.states.shape != expected:
+            raise NpxlError(
+                f"memory has shape {memory.states.shape}, but this model and batch need "
+                f"{expected}; start with model.init_memory({batch_size}), or pick streams with "
+                "memory.select(rows)."
+            )
+        if memory.states.dtype != self.dtype:
+            raise NpxlError(
+                f"memory is {memory.states.dtype}, but the model is {self.dtype}; start with "
+                f"model.init_memory({batch_size})."
+            )
+
+
+def _site(key: MaskKey | None, name: str) -> Site | None:
+    return None if key is None else key.site(name)
+
+
+def _initialise(params: Params, std: float, seed: int) -> None:
+    """Draw parameters in float64, so that both precisions start from the same numbers."""
+    rng = np.random.default_rng(seed)
+    for name, view in params.items():
+        kind = name.rpartition(".")[2]
+        if kind in ("bias", "b_1", "b_2"):
+            view[...] = 0
+        else:
+            view[...] = rng.normal(1.0 if kind == "gain" else 0.0, std, view.shape)

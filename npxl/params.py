@@ -1,0 +1,99 @@
+"""All parameters of a model in one flat vector, with a named view for each tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from npxl.errors import NpxlError
+
+Array = NDArray[Any]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Params(Mapping[str, Array]):
+    """A mapping from names to views of one contiguous vector.
+
+    Parameters, their gradient and the optimiser's moments all have this form, so that an update, a
+    norm or a sum over workers is one statement over `flat`.
+
+    Parameters
+    ----------
+    shapes
+        Name and shape of each tensor; they lie in `flat` in this order.
+    flat
+        The vector to take views of; a new one of zeros when not given.
+    dtype
+        Precision of a new vector.
+    """
+
+    def __init__(
+        self, shapes: Shapes, flat: Array | None = None, dtype: DTypeLike = np.float32
+    ) -> None:
+        size = count(shapes)
+        if flat is None:
+            flat = np.zeros(size, dtype)
+        if flat.shape != (size,):
+            raise NpxlError(f"The vector has shape {flat.shape}, but these tensors need ({size},).")
+        self.shapes = dict(shapes)
+        self.flat = flat
+        self._views: dict[str, Array] = {}
+        start = 0
+        for name, shape in self.shapes.items():
+            stop = start + math.prod(shape)
+            self._views[name] = flat[start:stop].reshape(shape)
+            start = stop
+
+    def __getitem__(self, name: str) -> Array:
+        return self._views[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __repr__(self) -> str:
+        return f"Params({len(self)} tensors, {self.flat.size:,} numbers, {self.dtype})"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of every tensor."""
+        return self.flat.dtype
+
+    def zeros_like(self) -> Params:
+        """Zeros of the same shapes and precision: where a gradient is added up."""
+        return Params(self.shapes, dtype=self.dtype)
+
+    def astype(self, dtype: DTypeLike) -> Params:
+        """A copy in another precision."""
+        return Params(self.shapes, self.flat.astype(dtype))
+
+    def load(self, tensors: Mapping[str, Array]) -> None:
+        """Copy `tensors` into the views; NpxlError names what is missing, unknown or misshapen."""
+        missing = [name for name in self if name not in tensors]
+        unknown = [name for name in tensors if name not in self]
+        if missing or unknown:
+            parts = []
+            if missing:
+                parts.append(f"lack {', '.join(missing)}")
+            if unknown:
+                parts.append(f"have the unknown {', '.join(unknown)}")
+            raise NpxlError(f"The tensors do not fit the configuration: they {' and '.join(parts)}.")
+        for name, view in self.items():
+            if tensors[name].shape != view.shape:
+                raise NpxlError(
+                    f"Tensor {name} has shape {tensors[name].shape}, "
+                    f"but the configuration needs {view.shape}."
+                )
+        for name, view in self.items():
+            view[...] = tensors[name]
+
+
+def count(shapes: Shapes) -> int:
+    """Number of parameters of tensors of these shapes."""
+    return sum(math.prod(shape) for shape in shapes.values())

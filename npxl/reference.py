@@ -1,0 +1,186 @@
+"""Transformer-XL as the paper writes it: the oracle that the fast path is tested against.
+
+Nothing here is fast and nothing is shared with the layers: one stream, one head, one query, one key
+at a time.  Arrays may be complex, so that f(θ + i·h) gives the derivative Im f / h to the last digit
+(Squire & Trapp 1998); where the function is not analytic (max, comparison) the real part decides.
+
+Equations are those of Dai et al. 2019, section 3.3; positions those of Vaswani et al. 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.config import ModelConfig
+
+Array = NDArray[Any]
+Mask = Callable[[str, Array], Array]
+"""A function of a site's name and an array [B, ...] that applies the site's dropout mask."""
+
+
+class Output(NamedTuple):
+    """What one segment gives."""
+
+    nll: Array  # [B, T], nats
+    log_probs: Array  # [B, T, V]
+    memory: list[Array]  # n_layer arrays [B, m', d_model]
+    kink: float  # the smallest |input| of a ReLU: how near the sample is to a kink
+
+
+def no_dropout(site: str, x: Array) -> Array:
+    """The mask of evaluation: everything is kept."""
+    return x
+
+
+def forward(
+    params: Mapping[str, Array],
+    config: ModelConfig,
+    inputs: Array,
+    targets: Array,
+    memory: Sequence[Array],
+    mask: Mask = no_dropout,
+) -> Output:
+    """Score one segment.
+
+    inputs [B, E+T] and targets [B, T] int; memory n_layer arrays [B, m, d_model].  The last T
+    positions are scored.
+    """
+    n_memory = memory[0].shape[1]
+    n_keys = n_memory + inputs.shape[1]
+    table = params["embedding.weight"]  # [V, d]
+    h = mask("embedding", math.sqrt(config.d_model) * table[inputs])  # [B, q, d]
+    # All layers and streams share one mask of R, so that it is drawn for a batch of one.
+    r = [position(distance, config) for distance in range(n_keys)]  # r[distance] is [d]
+    r = list(mask("positions", np.array(r[::-1])[None])[0, ::-1])
+
+    layer_inputs = []
+    kink = math.inf
+    for n in range(config.n_layer):
+        layer_inputs.append(h)
+        h, layer_kink = layer(params, config, n, h, memory[n], r, mask)
+        kink = min(kink, layer_kink)
+    h = mask("hidden", h)
+
+    weight = table if config.tie_weight else params["softmax.weight"]  # [V, d]
+    h = h[:, h.shape[1] - targets.shape[1] :]  # [B, T, d]
+    log_probs = np.array(
+        [[log_softmax(weight @ hidden + params["softmax.bias"]) for hidden in row] for row in h]
+    )  # [B, T, V]
+    nll = np.array(
+        [[-log_probs[b, t, y] for t, y in enumerate(row)] for b, row in enumerate(targets)]
+    )  # [B, T]
+    return Output(nll, log_probs, updated_memory(memory, layer_inputs, config), kink)
+
+
+def layer(
+    params: Mapping[str, Array],
+    config: ModelConfig,
+    n: int,
+    h: Array,
+    memory: Array,
+    r: Sequence[Array],
+    mask: Mask,
+) -> tuple[Array, float]:
+    """Layer n: h [B, q, d], memory [B, m, d], r[distance] [d]; returns the output [B, q, d]."""
+    name = f"layers.{n}"
+    n_queries = h.shape[1]
+
+    def norm(x: Array, which: str) -> Array:
+        gain, bias = params[f"{name}.{which}_norm.gain"], params[f"{name}.{which}_norm.bias"]
+        return np.array([[layer_norm(row, gain, bias, config) for row in rows] for rows in x])
+
+    context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
+    if config.pre_lnorm:
+        context = norm(context, "attention")
+    weights = attention_probabilities(params, config, n, context, n_queries, r)
+    weights = mask(f"{name}.attention_probabilities", weights)  # [B, H, q, K]
+    attended = np.zeros(h.shape, context.dtype)  # [B, q, d]
+    for b, head, i, j in np.ndindex(weights.shape):
+        w_v, w_o = params[f"{name}.attention.w_v"], params[f"{name}.attention.w_o"]
+        columns = slice(head * config.d_head, (head + 1) * config.d_head)
+        if weights[b, head, i, j] != 0:
+            value = w_v[columns] @ context[b, j]  # [d_head]
+            attended[b, i] += w_o[:, columns] @ (weights[b, head, i, j] * value)
+    h = h + mask(f"{name}.attention_output", attended)
+    if not config.pre_lnorm:
+        h = norm(h, "attention")
+
+    x = norm(h, "feed_forward") if config.pre_lnorm else h
+    w_1, b_1 = params[f"{name}.feed_forward.w_1"], params[f"{name}.feed_forward.b_1"]
+    w_2, b_2 = params[f"{name}.feed_forward.w_2"], params[f"{name}.feed_forward.b_2"]
+    inner = np.array([[w_1 @ row + b_1 for row in rows] for rows in x])  # [B, q, d_inner]
+    kink = float(np.abs(inner.real).min())
+    inner = mask(f"{name}.feed_forward_inner", np.where(inner.real > 0, inner, 0))
+    y = np.array([[w_2 @ row + b_2 for row in rows] for rows in inner])  # [B, q, d]
+    h = h + mask(f"{name}.feed_forward_output", y)
+    if not config.pre_lnorm:
+        h = norm(h, "feed_forward")
+    return h, kink
+
+
+def attention_probabilities(
+    params: Mapping[str, Array],
+    config: ModelConfig,
+    n: int,
+    context: Array,
+    n_queries: int,
+    r: Sequence[Array],
+) -> Array:
+    """a [B, H, q, K] of layer n over context [B, K, d]; zero where a query must not look."""
+    batch_size, n_keys, _ = context.shape
+    name = f"layers.{n}.attention"
+    biases = name if config.untie_r else "attention"
+    a = np.zeros((batch_size, config.n_head, n_queries, n_keys), context.dtype)
+    for b, head, i in np.ndindex(batch_size, config.n_head, n_queries):
+        rows = slice(head * config.d_head, (head + 1) * config.d_head)
+        w_q, w_k, w_r = (params[f"{name}.{w}"][rows] for w in ("w_q", "w_k", "w_r"))
+        u, v = params[f"{biases}.u"][head], params[f"{biases}.v"][head]
+        me = n_keys - n_queries + i  # the query's own place among the keys
+        seen = [j for j in range(me + 1) if config.attn_window is None or me - j < config.attn_window]
+        q = w_q @ context[b, me]
+        scores = []
+        for j in seen:
+            k, k_r = w_k @ context[b, j], w_r @ r[me - j]
+            scores.append(q @ k + q @ k_r + u @ k + v @ k_r)  # terms (a) + (b) + (c) + (d)
+        a[b, head, i, seen] = np.exp(log_softmax(np.array(scores) / math.sqrt(config.d_head)))
+    return a
+
+
+def position(distance: int, config: ModelConfig) -> Array:
+    """R_distance [d]: all sines, then all cosines."""
+    if config.clamp_len is not None:
+        distance = min(distance, config.clamp_len)
+    angles = [distance / 10000 ** (2 * i / config.d_model) for i in range(config.d_model // 2)]
+    return np.array([math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles])
+
+
+def layer_norm(x: Array, gain: Array, bias: Array, config: ModelConfig) -> Array:
+    """gain · (x − μ) / √(σ² + ε) + bias for one vector."""
+    centred = x - x.sum() / len(x)
+    variance = (centred**2).sum() / len(x)
+    return gain * centred / np.sqrt(variance + config.layer_norm_epsilon) + bias
+
+
+def log_softmax(x: Array) -> Array:
+    """log softmax of one vector."""
+    largest = x.real.max()
+    return x - largest - np.log(np.exp(x - largest).sum())
+
+
+def updated_memory(
+    memory: Sequence[Array], layer_inputs: Sequence[Array], config: ModelConfig
+) -> list[Array]:
+    """The last mem_len positions of memory and segment that end ext_len before the segment's."""
+    updated = []
+    for old, new in zip(memory, layer_inputs, strict=True):
+        positions = [old[:, t] for t in range(old.shape[1])]
+        positions += [new[:, t] for t in range(max(0, new.shape[1] - config.ext_len))]
+        positions = positions[max(0, len(positions) - config.mem_len) :]
+        shape = (old.shape[0], 0, config.d_model)
+        updated.append(np.stack(positions, axis=1) if positions else np.zeros(shape, new.dtype))
+    return updated
