@@ -68,6 +68,11 @@ class TransformerXLForward:
     stack: StackCache
     softmax: SoftmaxCache
 
+    @property
+    def active(self) -> list[Array]:
+        """On which side of its kink each rectified unit was: one array of bool a layer."""
+        return [layer.feed_forward.active for layer in self.stack.layers]
+
 
 class TransformerXL:
     """Segments that read the hidden states of earlier segments.
@@ -149,17 +154,26 @@ class TransformerXL:
         """
         config = replace(self.config, **changes)
         if self.parameter_shapes(config) != self.params.shapes:
-            raise NpxlError(f"{changes} would change the shapes of the parameters; make a new model.")
+            raise NpxlError(f"{changes} would change the parameters' shapes; make a new model.")
         return TransformerXL(config, params=self.params)
 
     def init_memory(self, batch_size: int) -> Memory:
-        """The memory before the first segment: of length 0, or zeros if the configuration says so."""
+        """The memory before the first segment: of length 0, or zeros if the configuration asks."""
         config = self.config
         length = config.mem_len if config.initial_memory == "zeros" else 0
         return Memory(np.zeros((config.n_layer, batch_size, length, config.d_model), self.dtype))
 
+    def astype(self, dtype: DTypeLike) -> TransformerXL:
+        """A copy in another precision."""
+        return TransformerXL(self.config, params=self.params.astype(dtype))
+
     def forward(
-        self, inputs: Array, targets: Array, memory: Memory, rng: Rng = None
+        self,
+        inputs: Array,
+        targets: Array,
+        memory: Memory,
+        rng: Rng = None,
+        embedded: Array | None = None,
     ) -> TransformerXLForward:
         """Score a segment.
 
@@ -172,7 +186,7 @@ class TransformerXL:
         memory
             Of the segments before; of any length.
         rng
-            Key of the dropout masks, or a generator to draw one from; None evaluates without dropout.
+            Key of the dropout masks, or a generator to draw one from; None means no dropout.
 
         Returns
         -------
@@ -187,7 +201,8 @@ class TransformerXL:
                 "rows, and no more targets than inputs."
             )
         self._check_memory(memory, len(inputs))
-        embedded = embedding_forward(inputs, self.params["embedding.weight"])  # [B, q, d]
+        if embedded is None:
+            embedded = self.embed(inputs)
         hidden, states, stack = self.stack_forward(embedded, memory, mask_key(rng))
         scored = hidden[:, hidden.shape[1] - targets.shape[1] :]  # [B, T, d]
         nll, softmax = softmax_forward(
@@ -220,6 +235,20 @@ class TransformerXL:
         """
         if grads is None:
             grads = self.params.zeros_like()
+        d_embedded = self._backward(fwd, dnll, grads)
+        embedding_backward(d_embedded, fwd.inputs, grads["embedding.weight"])
+        return grads
+
+    def input_gradient(self, fwd: TransformerXLForward, dnll: Array | None = None) -> Array:
+        """The gradient of Σ dnll · nll with respect to the embedded inputs, [B, q, d_model]."""
+        return self._backward(fwd, dnll, self.params.zeros_like())
+
+    def embed(self, inputs: Array) -> Array:
+        """What the first layer reads, before dropout: [B, q] int to [B, q, d_model]."""
+        return embedding_forward(inputs, self.params["embedding.weight"])
+
+    def _backward(self, fwd: TransformerXLForward, dnll: Array | None, grads: Params) -> Array:
+        """Everything down to the embedded inputs, whose gradient [B, q, d] is returned."""
         if dnll is None:
             dnll = np.full(fwd.nll.shape, 1 / fwd.nll.size)
         if np.shape(dnll) != fwd.nll.shape:
@@ -230,16 +259,13 @@ class TransformerXL:
         )  # fmt: skip
         d_hidden = np.zeros((*fwd.inputs.shape, self.config.d_model), self.dtype)  # [B, q, d]
         d_hidden[:, d_hidden.shape[1] - d_scored.shape[1] :] = d_scored
-        d_embedded = self.stack_backward(d_hidden, fwd.stack, grads)
-        embedding_backward(d_embedded, fwd.inputs, grads["embedding.weight"])
-        return grads
+        return self.stack_backward(d_hidden, fwd.stack, grads)
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
         """log p of every symbol after each of the inputs [B, T], [B, T, V] in nats; next memory."""
         inputs = self._checked_tokens("inputs", inputs)
         self._check_memory(memory, len(inputs))
-        embedded = embedding_forward(inputs, self.params["embedding.weight"])
-        hidden, states, _ = self.stack_forward(embedded, memory, None)
+        hidden, states, _ = self.stack_forward(self.embed(inputs), memory, None)
         log_p = log_softmax(hidden, self._output_weight(self.params), self.params["softmax.bias"])
         return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)
 
@@ -351,8 +377,10 @@ class TransformerXL:
         """Views of layer n's attention parameters, or of their gradients."""
         name = f"layers.{n}.attention"
         biases = name if self.config.untie_r else "attention"
-        weights = [params[f"{name}.{w}"] for w in ("w_q", "w_k", "w_v", "w_r", "w_o")]
-        return AttentionWeights(*weights, params[f"{biases}.u"], params[f"{biases}.v"])
+        return AttentionWeights(
+            *(params[f"{name}.{w}"] for w in ("w_q", "w_k", "w_v", "w_r", "w_o")),
+            *(params[f"{biases}.{w}"] for w in ("u", "v")),
+        )
 
     def _feed_forward(self, params: Params, n: int) -> FeedForwardWeights:
         name = f"layers.{n}.feed_forward"
