@@ -1,0 +1,1 @@
+"""Training: optimisers, schedules, workers, checkpoints, and the loop that puts them together."""
