@@ -1,4 +1,4 @@
-"""What the next segment may read and may not differentiate: SG(h) of Dai et al. 2019, section 3.2."""
+"""What the next segment may read and may not differentiate: SG(h), Dai et al. 2019, section 3.2."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Memory:
     @property
     def length(self) -> int:
         """Positions m that are cached."""
-        return self._states.shape[2]
+        return int(self._states.shape[2])
 
     @property
     def batch_size(self) -> int:
         """Streams B."""
-        return self._states.shape[1]
+        return int(self._states.shape[1])
 
     def __repr__(self) -> str:
         n_layer, batch_size, length, d_model = self._states.shape

@@ -83,7 +83,8 @@ class Params(Mapping[str, Array]):
                 parts.append(f"lack {', '.join(missing)}")
             if unknown:
                 parts.append(f"have the unknown {', '.join(unknown)}")
-            raise NpxlError(f"The tensors do not fit the configuration: they {' and '.join(parts)}.")
+            problem = " and ".join(parts)
+            raise NpxlError(f"The tensors do not fit the configuration: they {problem}.")
         for name, view in self.items():
             if tensors[name].shape != view.shape:
                 raise NpxlError(

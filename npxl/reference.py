@@ -1,8 +1,9 @@
 """Transformer-XL as the paper writes it: the oracle that the fast path is tested against.
 
 Nothing here is fast and nothing is shared with the layers: one stream, one head, one query, one key
-at a time.  Arrays may be complex, so that f(θ + i·h) gives the derivative Im f / h to the last digit
-(Squire & Trapp 1998); where the function is not analytic (max, comparison) the real part decides.
+at a time.  Arrays may be complex, so that f(θ + i·h) gives the derivative Im f / h to the last
+digit (Squire & Trapp 1998); where the function is not analytic (max, comparison) the real part
+decides.
 
 Equations are those of Dai et al. 2019, section 3.3; positions those of Vaswani et al. 2017.
 """
@@ -141,7 +142,8 @@ def attention_probabilities(
         w_q, w_k, w_r = (params[f"{name}.{w}"][rows] for w in ("w_q", "w_k", "w_r"))
         u, v = params[f"{biases}.u"][head], params[f"{biases}.v"][head]
         me = n_keys - n_queries + i  # the query's own place among the keys
-        seen = [j for j in range(me + 1) if config.attn_window is None or me - j < config.attn_window]
+        window = math.inf if config.attn_window is None else config.attn_window
+        seen = [j for j in range(me + 1) if me - j < window]
         q = w_q @ context[b, me]
         scores = []
         for j in seen:
@@ -163,13 +165,15 @@ def layer_norm(x: Array, gain: Array, bias: Array, config: ModelConfig) -> Array
     """gain · (x − μ) / √(σ² + ε) + bias for one vector."""
     centred = x - x.sum() / len(x)
     variance = (centred**2).sum() / len(x)
-    return gain * centred / np.sqrt(variance + config.layer_norm_epsilon) + bias
+    y: Array = gain * centred / np.sqrt(variance + config.layer_norm_epsilon) + bias
+    return y
 
 
 def log_softmax(x: Array) -> Array:
     """log softmax of one vector."""
-    largest = x.real.max()
-    return x - largest - np.log(np.exp(x - largest).sum())
+    shifted: Array = x - x.real.max()
+    log_p: Array = shifted - np.log(np.exp(shifted).sum())
+    return log_p
 
 
 def updated_memory(

@@ -38,8 +38,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` on its first call, without the interpreter lock, and cache the result.
 
     The cache lies in the user's folder, so that an installation nobody can write to starts as fast
-    and leaves nothing behind.  The folder is chosen for npxl's kernels alone: numba's own setting is
-    left as it was, and is respected when it names a folder.
+    and leaves nothing behind.  The folder is chosen for npxl's kernels alone: numba's own setting
+    is left as it was, and is respected when it names a folder.
     """
     if numba.config.DISABLE_JIT:
         function.py_func = function  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from npxl.kernels.exponential import exp
 
 
 @kernel
-def cross_entropy_forward(logits, targets, nll):  # type: ignore[no-untyped-def]
+def cross_entropy_forward(logits, targets, nll):
     """Overwrite logits [N, V] by probabilities, and nll [N] by −log p of the targets [N]."""
     zero = logits.dtype.type(0)
     for n in range(logits.shape[0]):
@@ -30,7 +30,7 @@ def cross_entropy_forward(logits, targets, nll):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def cross_entropy_backward(probabilities, targets, d_nll, d_logits):  # type: ignore[no-untyped-def]
+def cross_entropy_backward(probabilities, targets, d_nll, d_logits):
     """Write (p − [j = target]) · d_nll into d_logits [N, V]."""
     for n in range(probabilities.shape[0]):
         p = probabilities[n]
@@ -41,7 +41,7 @@ def cross_entropy_backward(probabilities, targets, d_nll, d_logits):  # type: ig
 
 
 @kernel
-def log_softmax(logits):  # type: ignore[no-untyped-def]
+def log_softmax(logits):
     """Overwrite logits [N, V] by log-probabilities."""
     zero = logits.dtype.type(0)
     for n in range(logits.shape[0]):

@@ -36,7 +36,7 @@ def exp(x: Any) -> Any:
 
 # Reassociation would merge the two parts of ln 2 and lose what they are split for.
 @numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def _exp_float32(x):  # type: ignore[no-untyped-def]
+def _exp_float32(x):
     x = _LOWEST if x < _LOWEST else x
     x = _HIGHEST if x > _HIGHEST else x
     n = np.floor(x * _LOG2_E + _HALF)
@@ -49,7 +49,7 @@ def _exp_float32(x):  # type: ignore[no-untyped-def]
 
 
 @overload(exp)
-def _exp_overload(x):  # type: ignore[no-untyped-def]
+def _exp_overload(x):
     if x == numba.types.float32:
         return lambda x: _exp_float32(x)
     return lambda x: math.exp(x)

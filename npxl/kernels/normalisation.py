@@ -8,7 +8,7 @@ from npxl.kernels import kernel
 
 
 @kernel
-def layer_norm_forward(x, gain, bias, epsilon, y, normalised, inv_std):  # type: ignore[no-untyped-def]
+def layer_norm_forward(x, gain, bias, epsilon, y, normalised, inv_std):
     """Fill y, normalised [N, D] and inv_std [N] from x [N, D]; epsilon of the type of x."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for n in range(x.shape[0]):
@@ -30,7 +30,7 @@ def layer_norm_forward(x, gain, bias, epsilon, y, normalised, inv_std):  # type:
 
 
 @kernel
-def layer_norm_backward(dy, normalised, inv_std, gain, dx, d_gain, d_bias):  # type: ignore[no-untyped-def]
+def layer_norm_backward(dy, normalised, inv_std, gain, dx, d_gain, d_bias):
     """Fill dx [N, D]; add to d_gain and d_bias [D]."""
     zero = dy.dtype.type(0)
     for n in range(dy.shape[0]):

@@ -8,7 +8,7 @@ _WORD = 0xFFFFFFFF
 
 
 @kernel
-def mix(x):  # type: ignore[no-untyped-def]
+def mix(x):
     """A 32-bit word hashed: a bijection in which every input bit flips half of the output bits.
 
     The multipliers are those found by Wellons' hash prospector.  Words are kept in 64-bit integers,
@@ -22,7 +22,7 @@ def mix(x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def drop(x, y, key_low, key_high, first_stream, threshold, scale, start, strides):  # type: ignore[no-untyped-def]
+def drop(x, y, key_low, key_high, first_stream, threshold, scale, start, strides):
     """y = x · mask · scale, where an entry is kept when its 32 random bits reach `threshold`.
 
     x and y [H, B, I, J].  Entry (h, b, i, j) takes decision number start + h · strides[0] +

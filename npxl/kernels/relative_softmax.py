@@ -9,14 +9,12 @@ Everything outside these limits is never read, and written as zero.
 
 from __future__ import annotations
 
-import numpy as np
-
 from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
 
 
 @kernel
-def relative_softmax_forward(scores, position_scores, scale, window):  # type: ignore[no-untyped-def]
+def relative_softmax_forward(scores, position_scores, scale, window):
     """Overwrite content scores with the attention probabilities.
 
     scores [N, T, K] content terms (a) + (c) in, probabilities out; position_scores [N, T, K] terms
@@ -50,9 +48,7 @@ def relative_softmax_forward(scores, position_scores, scale, window):  # type: i
 
 
 @kernel
-def relative_softmax_backward(  # type: ignore[no-untyped-def]
-    d_probabilities, probabilities, d_position_scores, scale, window
-):
+def relative_softmax_backward(d_probabilities, probabilities, d_position_scores, scale, window):
     """Overwrite the gradient of the probabilities with that of the content scores.
 
     With p the probabilities, ds = p · (dp − Σ p · dp) · scale; the same numbers, shifted back to

@@ -6,7 +6,7 @@ from npxl.kernels import kernel
 
 
 @kernel
-def scatter_add(table, indices, rows, scale):  # type: ignore[no-untyped-def]
+def scatter_add(table, indices, rows, scale):
     """table[indices[n]] += scale · rows[n] for every n in order: table [V, D], rows [N, D]."""
     for n in range(indices.size):
         target = table[indices[n]]

@@ -22,7 +22,7 @@ _BLOCK = 128  # queries handled together: keys that none of them may see are not
 
 
 class AttentionWeights(NamedTuple):
-    """Parameters of one layer, or their gradients; in the paper W_q, W_{k,E}, W_v, W_{k,R}, u, v."""
+    """Parameters of one layer, or their gradients; the paper's W_q, W_{k,E}, W_v, W_{k,R}, u, v."""
 
     w_q: Array  # [H·d_head, d_model]
     w_k: Array  # [H·d_head, d_model]
@@ -83,7 +83,7 @@ def relative_attention_forward(
 
     scale = context.dtype.type(1 / math.sqrt(d_head))
     attention_dropout = _active_dropout(dropatt, attention_site)
-    attended = np.empty_like(query)  # [B, T, H, d_head]
+    attended: Array = np.empty_like(query)  # [B, T, H, d_head]
     probabilities = []
     for rows, keys, distances in _blocks(n_queries, n_keys, window):
         content_scores = _matmul(

@@ -17,7 +17,8 @@ def embedding_forward(tokens: Array, table: Array) -> Array:
 
     tokens [...] int, table E [V, d]; returns y [..., d].  The backward pass needs only the tokens.
     """
-    return table[tokens] * table.dtype.type(math.sqrt(table.shape[1]))
+    y: Array = table[tokens] * table.dtype.type(math.sqrt(table.shape[1]))
+    return y
 
 
 def embedding_backward(dy: Array, tokens: Array, d_table: Array) -> None:
