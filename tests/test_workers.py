@@ -1,0 +1,168 @@
+"""Workers against the model on the whole batch, and who gets how many threads."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL
+from npxl.training.workers import Workers, available_cores, run_parallel
+
+STEPS = 3
+
+
+def tiny_model(dtype=np.float64, **changes) -> TransformerXL:
+    shape = dict(vocab_size=11, n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=24, mem_len=5)
+    return TransformerXL(ModelConfig(**{**shape, "init_std": 0.2, **changes}), dtype=dtype)
+
+
+def segments(batch_size, seed=0, length=4, ext_len=0):
+    draw = np.random.default_rng(seed)
+    for step in range(STEPS):
+        context = ext_len if step else 0
+        yield (
+            draw.integers(0, 11, (batch_size, context + length)),
+            draw.integers(0, 11, (batch_size, length)),
+        )
+
+
+def run_workers(model, batch_size, n_workers, ext_len=0):
+    """(nll, gradient) of each step, and the memory at the end."""
+    results = []
+    with Workers(model, batch_size, n_workers) as workers:
+        for step, batch in enumerate(segments(batch_size, ext_len=ext_len)):
+            result = workers.step(*batch, MaskKey(7, step))
+            results.append((result.nll, result.gradient.flat.copy()))
+        return results, workers.memory
+
+
+def run_whole(model, batch_size, ext_len=0):
+    """The same without workers: the model's own mean and gradient of the whole batch."""
+    results, memory = [], model.init_memory(batch_size)
+    for step, batch in enumerate(segments(batch_size, ext_len=ext_len)):
+        forward = model.forward(*batch, memory, rng=MaskKey(7, step))
+        results.append((forward.nll.mean(), model.backward(forward).flat))
+        memory = forward.memory
+    return results, memory
+
+
+@given(
+    batch_size=st.integers(1, 7),
+    n_workers=st.integers(1, 5),
+    dropout=st.sampled_from([0.0, 0.3]),
+    ext_len=st.sampled_from([0, 2]),
+)
+def test_any_number_of_workers_gives_the_whole_batchs_result(
+    batch_size, n_workers, dropout, ext_len
+):
+    model = tiny_model(dropout=dropout, dropatt=dropout, ext_len=ext_len)
+    expected, expected_memory = run_whole(model, batch_size, ext_len)
+    results, memory = run_workers(model, batch_size, n_workers, ext_len)
+    for (nll, gradient), (expected_nll, expected_gradient) in zip(results, expected, strict=True):
+        assert nll == pytest.approx(expected_nll, rel=1e-12)
+        np.testing.assert_allclose(
+            gradient, expected_gradient, rtol=1e-9, atol=1e-12 * abs(expected_gradient).max()
+        )
+    np.testing.assert_allclose(memory.states, expected_memory.states, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_the_same_number_of_workers_gives_the_same_bits(n_workers):
+    model = tiny_model(np.float32, dropout=0.2)
+    first, first_memory = run_workers(model, 3, n_workers)
+    again, again_memory = run_workers(model, 3, n_workers)
+    for (nll, gradient), (nll_again, gradient_again) in zip(first, again, strict=True):
+        assert nll == nll_again
+        np.testing.assert_array_equal(gradient, gradient_again)
+    np.testing.assert_array_equal(first_memory.states, again_memory.states)
+
+
+def test_memory_taken_out_and_put_back_continues_the_same():
+    model = tiny_model()
+    batches = list(segments(3))
+    with Workers(model, 3, 2) as workers:
+        for batch in batches[:-1]:
+            workers.step(*batch, None)
+        memory = workers.memory
+        expected = workers.step(*batches[-1], None).gradient.flat.copy()
+    with Workers(model, 3, 2) as workers:
+        workers.memory = memory
+        np.testing.assert_array_equal(workers.memory.states, memory.states)
+        np.testing.assert_array_equal(workers.step(*batches[-1], None).gradient.flat, expected)
+
+
+def blas_threads() -> set[int]:
+    return {
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    }
+
+
+def test_workers_side_by_side_have_one_blas_thread_each_and_give_the_limit_back():
+    with threadpool_limits(2):
+        before = blas_threads()
+        barrier = threading.Barrier(2, timeout=60)  # so that both tasks do run at once
+
+        def task():
+            barrier.wait()
+            return threading.get_ident(), blas_threads()
+
+        results = run_parallel([task, task], 2)
+        assert len({thread for thread, _ in results}) == 2
+        assert all(threads == {1} for _, threads in results)
+        assert blas_threads() == before
+        with Workers(tiny_model(), 2, 2):
+            assert blas_threads() == {1}
+        assert blas_threads() == before
+
+
+def test_a_single_task_leaves_all_threads_to_blas():
+    with threadpool_limits(1):
+        (threads,) = run_parallel([blas_threads], 2)
+        assert threads == {2}
+        assert blas_threads() == {1}
+
+
+def test_the_limit_comes_back_after_an_error():
+    with threadpool_limits(2):
+        with pytest.raises(ZeroDivisionError):
+            run_parallel([lambda: 1 // 0, lambda: 1], 2)
+        assert blas_threads() == {2}
+
+
+def test_results_come_in_the_order_of_the_tasks():
+    assert run_parallel([lambda i=i: i * i for i in range(10)], 3) == [i * i for i in range(10)]
+    assert run_parallel([], 3) == []
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_an_error_in_a_worker_reaches_the_caller_and_workers_go_on_with_a_new_memory(n_workers):
+    model = tiny_model()
+    inputs, targets = next(segments(3))
+    wrong = inputs.copy()
+    wrong[2, 1] = 99  # a symbol that only the last shard sees
+    with Workers(model, 3, n_workers) as workers:
+        before = workers.step(inputs, targets, None).nll
+        with pytest.raises(NpxlError, match="99"):
+            workers.step(wrong, targets, None)
+        workers.memory = model.init_memory(3)
+        assert workers.step(inputs, targets, None).nll == before
+
+
+def test_wrong_numbers_are_explained():
+    model = tiny_model()
+    with pytest.raises(NpxlError, match="number of workers is 0"):
+        Workers(model, 2, 0)
+    with pytest.raises(NpxlError, match="batch_size is 0"):
+        Workers(model, 0, 1)
+    with Workers(model, 3, 2) as workers:
+        with pytest.raises(NpxlError, match="2 rows of inputs"):
+            workers.step(*next(segments(2)), None)
+        with pytest.raises(NpxlError, match="4 streams"):
+            workers.memory = Memory(np.zeros((2, 4, 1, 16)))
+
+
+def test_there_is_at_least_one_core():
+    assert available_cores() >= 1
