@@ -45,16 +45,19 @@ def forward(
     targets: Array,
     memory: Sequence[Array],
     mask: Mask = no_dropout,
+    embedded: Array | None = None,
 ) -> Output:
     """Score one segment.
 
     inputs [B, E+T] and targets [B, T] int; memory n_layer arrays [B, m, d_model].  The last T
-    positions are scored.
+    positions are scored.  `embedded` [B, E+T, d_model] replaces the embeddings of the inputs.
     """
     n_memory = memory[0].shape[1]
     n_keys = n_memory + inputs.shape[1]
     table = params["embedding.weight"]  # [V, d]
-    h = mask("embedding", math.sqrt(config.d_model) * table[inputs])  # [B, q, d]
+    if embedded is None:
+        embedded = math.sqrt(config.d_model) * table[inputs]
+    h = mask("embedding", embedded)  # [B, q, d]
     # All layers and streams share one mask of R, so that it is drawn for a batch of one.
     r = [position(distance, config) for distance in range(n_keys)]  # r[distance] is [d]
     r = list(mask("positions", np.array(r[::-1])[None])[0, ::-1])
