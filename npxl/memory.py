@@ -95,6 +95,11 @@ class Memory:
     @classmethod
     def concatenate(cls, memories: Sequence[Memory]) -> Memory:
         """The streams of several memories of equal length, one after another."""
+        lengths = sorted({memory.length for memory in memories})
+        if len(lengths) != 1:
+            raise NpxlError(
+                f"The memories have lengths {lengths}, but streams of one batch need one length."
+            )
         return cls._adopt(np.concatenate([memory.states for memory in memories], axis=1))
 
     @classmethod

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import ModelConfig, from_dict, to_dict
 from npxl.errors import NpxlError
 from npxl.layers.attention import (
     AttentionCache,
@@ -152,7 +152,7 @@ class TransformerXL:
         For fields that no parameter's shape depends on: mem_len, attn_window, clamp_len, ext_len,
         dropout, dropatt, initial_memory.
         """
-        config = replace(self.config, **changes)
+        config = from_dict(ModelConfig, to_dict(self.config) | changes)
         if self.parameter_shapes(config) != self.params.shapes:
             raise NpxlError(f"{changes} would change the parameters' shapes; make a new model.")
         return TransformerXL(config, params=self.params)
