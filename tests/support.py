@@ -1,0 +1,78 @@
+"""What tests of the whole model draw from: configurations, models, tokens and segmentations.
+
+Strategies draw shapes, options and seeds, never the numbers in an array, so that a failure shrinks
+to a configuration that a person can read.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from npxl import ModelConfig, TransformerXL
+
+seeds = st.integers(0, 2**32 - 1)
+
+_OPTIONS = {
+    "vocab_size": st.integers(2, 7),
+    "n_layer": st.integers(1, 3),
+    "n_head": st.integers(1, 3),
+    "d_model": st.sampled_from([4, 6, 8, 2]),
+    "d_head": st.sampled_from([1, 3, 5, 2, 4]),
+    "d_inner": st.integers(1, 7),
+    "mem_len": st.integers(0, 6),
+    "attn_window": st.none() | st.integers(1, 8),
+    "clamp_len": st.none() | st.integers(1, 8),
+    "ext_len": st.integers(0, 2),
+    "dropout": st.sampled_from([0.0, 0.3]),
+    "dropatt": st.sampled_from([0.0, 0.3]),
+    "pre_lnorm": st.booleans(),
+    "untie_r": st.booleans(),
+    "tie_weight": st.booleans(),
+    "initial_memory": st.sampled_from(["empty", "zeros"]),
+}
+
+
+@st.composite
+def configs(draw, **options):
+    """Small configurations over all options; an option given is a value or a strategy for it."""
+    drawn = {}
+    for name, strategy in {**_OPTIONS, **options}.items():
+        drawn[name] = draw(strategy) if isinstance(strategy, st.SearchStrategy) else strategy
+    return ModelConfig(**drawn)
+
+
+def segmentations(length):
+    """Ways to cut `length` tokens into segments: lists of their lengths."""
+    cuts = st.sets(st.integers(1, length - 1)) if length > 1 else st.just(set())
+    return cuts.map(lambda at: np.diff([0, *sorted(at), length]).tolist())
+
+
+def model_for(config, seed=0, dtype=np.float64):
+    """A model whose parameters, biases too, are so large that no gradient is lost to rounding."""
+    model = TransformerXL(replace(config, init_std=0.4), seed, dtype)
+    rng = np.random.default_rng([seed, 1])
+    for view in model.params.values():
+        if not view.any():
+            view[...] = rng.normal(0, 0.4, view.shape)
+    return TransformerXL(config, params=model.params)
+
+
+def tokens(shape, seed=0, vocab_size=5):
+    """Random token ids."""
+    return np.random.default_rng(seed).integers(vocab_size, size=shape)
+
+
+def cut(stream, lengths):
+    """The segments of `stream` [B, N], of the given lengths."""
+    return np.split(stream, np.cumsum(lengths)[:-1], axis=1)
+
+
+def read(model, stream, lengths, memory=None):
+    """log p after every token of `stream` [B, N] read in segments, [B, N, V]; and the memory."""
+    memory = model.init_memory(len(stream)) if memory is None else memory
+    log_probs = []
+    for segment in cut(stream, lengths):
+        log_p, memory = model.log_probs(segment, memory)
+        log_probs.append(log_p)
+    return np.concatenate(log_probs, axis=1), memory

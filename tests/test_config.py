@@ -1,0 +1,123 @@
+"""Every field says what is wrong with a bad value; presets are the released models."""
+
+import json
+import math
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from support import configs
+
+from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
+from npxl.config import PRESETS, from_dict, preset, to_dict
+from npxl.params import count
+
+NOT_INTEGERS = [1.0, "3", True, math.nan]
+NOT_NUMBERS = ["0.1", None, True, math.nan, math.inf, -math.inf]
+NOT_BOOLEANS = [0, 1, "yes", None]
+
+BAD = [
+    (ModelConfig, "vocab_size n_layer n_head d_model d_head d_inner", [0, -1, None, *NOT_INTEGERS]),
+    (ModelConfig, "mem_len ext_len", [-1, None, *NOT_INTEGERS]),
+    (ModelConfig, "attn_window clamp_len", [0, -1, *NOT_INTEGERS]),
+    (ModelConfig, "dropout dropatt", [-0.1, 1.0, 1, 2, *NOT_NUMBERS]),
+    (ModelConfig, "init_std", [-0.02, *NOT_NUMBERS]),
+    (ModelConfig, "layer_norm_epsilon", [0.0, -1e-5, *NOT_NUMBERS]),
+    (ModelConfig, "pre_lnorm untie_r tie_weight", NOT_BOOLEANS),
+    (ModelConfig, "initial_memory", ["zero", "", None, 0]),
+    (
+        TrainConfig,
+        "batch_size tgt_len steps eval_interval log_interval min_count",
+        [0, -1, None, *NOT_INTEGERS],
+    ),
+    (TrainConfig, "warmup_steps seed", [-1, None, *NOT_INTEGERS]),
+    (TrainConfig, "workers", [0, -1, *NOT_INTEGERS]),
+    (TrainConfig, "minutes", [0, -1.0, "5", True, math.nan, math.inf]),
+    (TrainConfig, "lr clip adam_epsilon", [0, -1e-3, *NOT_NUMBERS]),
+    (TrainConfig, "beta1 beta2", [-0.1, 1.0, *NOT_NUMBERS]),
+    (TrainConfig, "lr_min_ratio", [-0.1, 1.1, *NOT_NUMBERS]),
+    (TrainConfig, "save_interval", [-1.0, *NOT_NUMBERS]),
+    (TrainConfig, "dtype", ["float16", "double", None]),
+    (TrainConfig, "vocabulary", ["byte", "", None]),
+]
+CASES = [
+    (kind, name, value) for kind, names, values in BAD for name in names.split() for value in values
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), CASES)
+def test_a_bad_value_is_an_error_that_names_field_and_value(kind, name, value):
+    with pytest.raises(NpxlError) as error:
+        kind(**{name: value})
+    assert str(error.value).startswith(f"{name} is {value!r}, but it must be ")
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])
+def test_every_field_is_validated(kind):
+    assert {field.name for field in fields(kind)} == {name for k, name, _ in CASES if k is kind}
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])
+def test_every_field_is_documented(kind):
+    for field in fields(kind):
+        assert f"\n    {field.name}\n        " in kind.__doc__
+
+
+def test_an_odd_width_is_an_error_that_says_why():
+    with pytest.raises(NpxlError, match=r"d_model is 129, but it must be even.*try 130"):
+        ModelConfig(d_model=129)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        dict(mem_len=0, attn_window=1), dict(vocab_size=1), dict(dropout=0), dict(init_std=0),
+        dict(attn_window=None, clamp_len=None), dict(n_head=3, d_head=7, d_model=2),
+    ],
+)  # fmt: skip
+def test_the_edges_are_legal(values):
+    ModelConfig(**values)
+
+
+def test_a_configuration_does_not_change():
+    with pytest.raises(AttributeError):
+        ModelConfig().n_layer = 3
+
+
+@given(config=configs())
+def test_plain_values_round_trip_through_json(config):
+    assert from_dict(ModelConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_an_unknown_key_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(NpxlError, match=r"ModelConfig has no option 'n_layers'; it has .*n_layer,"):
+        from_dict(ModelConfig, {"n_layers": 3})
+
+
+def test_an_unknown_preset_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(NpxlError, match="no preset 'huge'") as error:
+        preset("huge")
+    for name in PRESETS:
+        assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("enwik8-base", 41_055_436), ("enwik8-large", 277_231_820)],
+)
+def test_presets_have_as_many_parameters_as_the_released_models(name, parameters):
+    assert count(TransformerXL.parameter_shapes(preset(name).model)) == parameters
+
+
+@given(config=configs())
+def test_parameters_are_counted_by_the_closed_formula(config):
+    d, di, width = config.d_model, config.d_inner, config.n_head * config.d_head
+    layers = config.n_layer * (5 * width * d + 2 * d * di + di + 5 * d)
+    biases = 2 * width * (config.n_layer if config.untie_r else 1)
+    tables = config.vocab_size * d * (1 if config.tie_weight else 2) + config.vocab_size
+    assert count(TransformerXL.parameter_shapes(config)) == layers + biases + tables
+
+
+@pytest.mark.parametrize(("n_layer", "window", "reach"), [(3, 5, 12), (1, 1, 0), (4, None, None)])
+def test_reach(n_layer, window, reach):
+    assert replace(ModelConfig(), n_layer=n_layer, attn_window=window).reach == reach
