@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from npxl.audit.gradients import gradcheck
     from npxl.config import ModelConfig, TrainConfig
     from npxl.data.corpora import load_corpus
     from npxl.errors import NpxlError
@@ -28,6 +29,7 @@ __all__ = [
     "Params",
     "TrainConfig",
     "TransformerXL",
+    "gradcheck",
     "load",
     "load_corpus",
 ]
@@ -41,6 +43,7 @@ _HOMES = {
     "Params": ("npxl.params", "Params"),
     "TrainConfig": ("npxl.config", "TrainConfig"),
     "TransformerXL": ("npxl.models.transformer_xl", "TransformerXL"),
+    "gradcheck": ("npxl.audit.gradients", "gradcheck"),
     "load": ("npxl.models.files", "load_model"),
     "load_corpus": ("npxl.data.corpora", "load_corpus"),
 }
