@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from npxl.data import (
@@ -52,6 +52,7 @@ def test_bytes_of_a_command_line_that_is_not_utf8_are_kept():
 
 
 @given(alphabets, valid_text)
+@example("a", "a\ufffdb")  # a known character that shares its symbol with the unknown ones
 def test_characters_against_a_dictionary(alphabet, text):
     vocab = CharacterVocabulary(alphabet)
     ids = {"\ufffd": 0} | {character: i for i, character in enumerate(alphabet, 1)}
@@ -64,6 +65,7 @@ def test_characters_against_a_dictionary(alphabet, text):
 
 
 @given(st.lists(valid_text))
+@example(["a\ufffd", "b"])
 def test_characters_of_a_text_round_trip(texts):
     vocab = CharacterVocabulary.of(texts)
     text = "".join(texts)
