@@ -315,7 +315,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, kind):
         [sys.executable, "-c", program, str(small), str(large), kind],
         capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1],
     )
-    assert int(done.stdout) < 8_000  # KiB; the large text alone has 38,000
+    assert int(done.stdout) < 16_000  # KiB; the large text alone has 38,000
 
 
 # The cache
