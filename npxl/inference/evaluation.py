@@ -1,0 +1,259 @@
+"""Scoring a text: what one sequential pass would give, read by parallel streams."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.config import ModelConfig
+from npxl.errors import NpxlError
+from npxl.memory import Memory
+from npxl.models import LanguageModel
+from npxl.training.workers import run_parallel
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+_TOKENS_AT_ONCE = 512
+"""Tokens in a forward pass beyond which more streams make it no faster, only larger."""
+
+_AFFORDABLE_WARM_UP = 1 / 8
+"""Part of a text that may be read a second time for the sake of parallel streams."""
+
+
+class EvaluationStopped(Exception):
+    """`stop()` asked to abandon an evaluation."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model predicts a text.
+
+    Attributes
+    ----------
+    tokens
+        Tokens scored: all but the first of the text.
+    nll
+        Mean negative log-likelihood, in nats a token; inf or nan when the model's output is.
+    tokens_per_second
+        Tokens scored in a second.
+    """
+
+    tokens: int
+    nll: float
+    tokens_per_second: float
+
+
+def evaluate(
+    model: LanguageModel,
+    tokens: Array,
+    tgt_len: int,
+    n_streams: int | None = None,
+    n_workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Score:
+    """Score every token of a text but the first.
+
+    The result is that of one pass from beginning to end, segment after segment with the memory
+    carried along, up to rounding; docs/evaluation.md shows why parallel streams give the same.
+
+    Parameters
+    ----------
+    model
+        For another memory or window than it was trained with, pass `model.reconfigured(...)`.
+    tokens
+        [N] whole numbers, N ≥ 2; may be memory-mapped.
+    tgt_len
+        Segment length T.
+    n_streams
+        Streams that read in parallel; fewer where the text is too short.  None: as many as pay.
+    n_workers
+        Threads that share the streams.
+    progress
+        Called with the tokens read so far and the tokens to read, warm-up included; from any
+        thread, one call at a time.
+    stop
+        Asked before every segment, from any thread, whether to give up.
+
+    Raises
+    ------
+    NpxlError
+        When an argument is not as described.
+    EvaluationStopped
+        When `stop` returned true.
+    """
+    plan = _plan(model.config, tokens, tgt_len, n_streams, n_workers)
+    started = time.perf_counter()
+    sums = _read(model, tokens, plan, n_workers, _sum, progress, stop)
+    seconds = time.perf_counter() - started
+    return Score(plan.n_pairs, sum(sums) / plan.n_pairs, plan.n_pairs / seconds)
+
+
+def score(
+    model: LanguageModel,
+    tokens: Array,
+    tgt_len: int = 128,
+    n_streams: int | None = 1,
+    n_workers: int = 1,
+) -> Array:
+    """Negative log-likelihood of each token but the first, [N − 1], in nats and in reading order.
+
+    Entry i is −log p(tokens[i + 1] | tokens[0 … i]), as far as the memory reaches back.  Parameters
+    and errors are those of `evaluate`.
+    """
+    plan = _plan(model.config, tokens, tgt_len, n_streams, n_workers)
+    nll = np.empty(plan.n_pairs, model.dtype)
+
+    def keep(scored: Iterator[tuple[Array, Array]]) -> None:
+        for first, values in scored:
+            nll[first[:, None] + np.arange(values.shape[1])] = values
+
+    _read(model, tokens, plan, n_workers, keep)
+    return nll
+
+
+def warm_up_segments(config: ModelConfig, tgt_len: int) -> int:
+    """Segments R before a segment that its scores depend on; derived in docs/evaluation.md.
+
+    With a window W ≤ mem_len + 1 that is ⌈n_layer · (W − 1) / T⌉, otherwise
+    n_layer · ⌈mem_len / T⌉ + ⌈ext_len / T⌉.
+    """
+    if config.attn_window is not None and config.attn_window <= config.mem_len + 1:
+        return _ceil_div(config.n_layer * (config.attn_window - 1), tgt_len)
+    return config.n_layer * _ceil_div(config.mem_len, tgt_len) + _ceil_div(config.ext_len, tgt_len)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Stream b starts at segment b · S and reads R + S segments, the last one on to the end.
+
+    Stream 0 scores all that it reads, the others what follows their R segments of warm-up.
+    """
+
+    n_pairs: int
+    tgt_len: int
+    n_streams: int
+    warm_up: int
+    stride: int
+
+    @property
+    def n_reads(self) -> int:
+        """Tokens that are read, those of the warm-up included."""
+        return self.n_pairs + (self.n_streams - 1) * self.warm_up * self.tgt_len
+
+
+def _plan(
+    config: ModelConfig, tokens: Array, tgt_len: int, n_streams: int | None, n_workers: int
+) -> _Plan:
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or len(tokens) < 2:
+        raise NpxlError(
+            "A text to score is one row of at least 2 whole numbers, but the tokens are "
+            f"{tokens.dtype} of shape {tokens.shape}."
+        )
+    for name, value in (("tgt_len", tgt_len), ("n_streams", n_streams), ("n_workers", n_workers)):
+        if value is not None and value < 1:
+            raise NpxlError(f"{name} is {value!r}, but it must be at least 1.")
+    n_pairs = len(tokens) - 1
+    n_segments = n_pairs // tgt_len
+    warm_up = warm_up_segments(config, tgt_len)
+    if n_streams is None:
+        n_streams = _streams_that_pay(n_segments, warm_up, tgt_len, n_workers)
+    n_streams = max(1, min(n_streams, n_segments - warm_up))
+    if n_streams == 1:
+        return _Plan(n_pairs, tgt_len, 1, 0, n_segments)
+    return _Plan(n_pairs, tgt_len, n_streams, warm_up, (n_segments - warm_up) // n_streams)
+
+
+def _streams_that_pay(n_segments: int, warm_up: int, tgt_len: int, n_workers: int) -> int:
+    """One stream for each worker, and more while the passes are small and warm-up is cheap."""
+    n_streams = n_workers * max(1, _TOKENS_AT_ONCE // tgt_len)
+    if warm_up > 0:
+        n_streams = min(n_streams, 1 + int(_AFFORDABLE_WARM_UP * n_segments / warm_up))
+    return max(n_workers, n_streams - n_streams % n_workers)
+
+
+def _read(
+    model: LanguageModel,
+    tokens: Array,
+    plan: _Plan,
+    n_workers: int,
+    consume: Callable[[Iterator[tuple[Array, Array]]], T],
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> list[T]:
+    """What `consume` makes of the scores of each worker's share of the streams."""
+    n_done = 0
+    lock = threading.Lock()
+
+    def forward(inputs: Array, targets: Array, memory: Memory) -> tuple[Array, Memory]:
+        nonlocal n_done
+        if stop is not None and stop():
+            raise EvaluationStopped
+        # A model that diverged overflows; its score says so.
+        with np.errstate(all="ignore"):
+            fwd = model.forward(inputs, targets, memory)
+        with lock:
+            n_done += targets.size
+            if progress is not None:
+                progress(n_done, plan.n_reads)
+        return fwd.nll, fwd.memory
+
+    def task(streams: range) -> Callable[[], T]:
+        return lambda: consume(_scored(model, tokens, plan, streams, forward))
+
+    n_shards = min(n_workers, plan.n_streams)
+    bounds = [plan.n_streams * shard // n_shards for shard in range(n_shards + 1)]
+    shards = [range(*pair) for pair in itertools.pairwise(bounds)]
+    return run_parallel([task(shard) for shard in shards], n_workers)
+
+
+def _scored(
+    model: LanguageModel,
+    tokens: Array,
+    plan: _Plan,
+    streams: range,
+    forward: Callable[[Array, Array, Memory], tuple[Array, Memory]],
+) -> Iterator[tuple[Array, Array]]:
+    """Scores of some streams, piece by piece: numbers of the first pairs [b], and nll [b, T]."""
+    starts = np.array(streams) * plan.stride * plan.tgt_len  # [b]
+    memory = model.init_memory(len(streams))
+    stop = (plan.warm_up + plan.stride) * plan.tgt_len
+    for position in range(0, stop, plan.tgt_len):
+        pairs = _pairs(tokens, starts, position, plan.tgt_len, model.config.ext_len)
+        nll, memory = forward(*pairs, memory)
+        is_warm = position >= plan.warm_up * plan.tgt_len
+        rows = slice(None) if is_warm else slice(int(streams.start == 0))
+        yield starts[rows] + position, nll[rows]
+    if streams.stop == plan.n_streams:
+        last, memory = starts[-1:], memory.select([-1])
+        for position in range(stop, plan.n_pairs - int(last[0]), plan.tgt_len):
+            length = min(plan.tgt_len, plan.n_pairs - int(last[0]) - position)
+            pairs = _pairs(tokens, last, position, length, model.config.ext_len)
+            nll, memory = forward(*pairs, memory)
+            yield last + position, nll
+
+
+def _pairs(
+    tokens: Array, starts: Array, position: int, length: int, ext_len: int
+) -> tuple[Array, Array]:
+    """Inputs [b, E + T], the first E ≤ ext_len of them read again, and targets [b, T]."""
+    n_again = min(ext_len, position)
+    pairs = starts[:, None] + np.arange(position - n_again, position + length)  # [b, E + T]
+    targets = tokens[pairs[:, n_again:] + 1]
+    return tokens[pairs].astype(np.int64), targets.astype(np.int64)
+
+
+def _sum(scored: Iterator[tuple[Array, Array]]) -> float:
+    return sum(float(nll.sum(dtype=np.float64)) for _, nll in scored)
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

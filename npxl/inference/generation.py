@@ -1,0 +1,155 @@
+"""Continuing a text: the prompt once, then one token at a time with memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.errors import NpxlError
+from npxl.memory import Memory
+from npxl.models import LanguageModel
+
+Array = NDArray[Any]
+
+_PROMPT_SEGMENT = 128
+"""Tokens of the prompt read at once; any number gives the same text."""
+
+
+class Generated(NamedTuple):
+    """One token of a continuation."""
+
+    token: int
+    log_prob: float
+    """log p(token | all before it) of the model itself, in nats: before temperature and cuts."""
+
+
+def generate(
+    model: LanguageModel,
+    prompt: Sequence[int] | Array,
+    n_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | np.random.Generator = 0,
+    mem_len: int | None = None,
+) -> Iterator[Generated]:
+    """Draw tokens that continue a prompt.
+
+    Every token is predicted from the last mem_len + 1 tokens in every layer, or from attn_window
+    of them where the model has a smaller window.  So it does not matter how the prompt is cut into
+    segments, and the log-probabilities are those of one pass over the whole text with
+    `model.reconfigured(mem_len=mem_len, attn_window=min(attn_window, mem_len + 1), ext_len=0)`.
+
+    Parameters
+    ----------
+    model
+        The model, whose configuration may be that of training.
+    prompt
+        [K] token ids, K ≥ 1, such as `vocab.encode(text)`.
+    n_tokens
+        Tokens to draw.
+    temperature
+        Divides the log-probabilities; 0 takes the most probable token, the first of equals.
+    top_k
+        Draw only from the k most probable tokens.
+    top_p
+        Draw only from the smallest set of most probable tokens whose probabilities, after
+        temperature and top_k, add up to at least p.
+    seed
+        The same seed draws the same tokens; or a generator to draw from.
+    mem_len
+        Tokens to remember; None: as many as the model's configuration says.
+
+    Yields
+    ------
+    Generated
+        Token id and its log-probability under the model.
+
+    Raises
+    ------
+    NpxlError
+        When an argument is not as described, at once; or when the model's probabilities are not
+        finite.
+    """
+    ids = np.asarray(prompt)
+    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
+        raise NpxlError(
+            "A prompt is a row of at least one token id, but got "
+            f"{ids.dtype} of shape {ids.shape}; a newline is a neutral beginning."
+        )
+    if n_tokens < 0:
+        raise NpxlError(f"The number of tokens is {n_tokens}, but it must be at least 0.")
+    if not 0 <= temperature < math.inf:
+        raise NpxlError(f"temperature is {temperature!r}, but it must be a number of at least 0.")
+    if top_k is not None and top_k < 1:
+        raise NpxlError(f"top_k is {top_k!r}, but it must be at least 1.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise NpxlError(f"top_p is {top_p!r}, but it must be more than 0 and at most 1.")
+    config = model.config
+    if mem_len is None:
+        mem_len = config.mem_len
+    window = mem_len + 1 if config.attn_window is None else min(config.attn_window, mem_len + 1)
+    model = model.reconfigured(mem_len=mem_len, attn_window=window, ext_len=0)
+    rng = np.random.default_rng(seed)
+    return _continuation(model, ids, n_tokens, temperature, top_k, top_p, rng)
+
+
+def _continuation(
+    model: LanguageModel,
+    prompt: Array,
+    n_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    rng: np.random.Generator,
+) -> Iterator[Generated]:
+    memory = model.init_memory(1)
+    for start in range(0, len(prompt), _PROMPT_SEGMENT):
+        log_p, memory = _next_log_probs(model, prompt[start : start + _PROMPT_SEGMENT], memory)
+    for i in range(n_tokens):
+        token = choose(log_p, temperature, top_k, top_p, rng)
+        yield Generated(token, float(log_p[token]))
+        if i + 1 < n_tokens:
+            log_p, memory = _next_log_probs(model, np.array([token]), memory)
+
+
+def _next_log_probs(model: LanguageModel, ids: Array, memory: Memory) -> tuple[Array, Memory]:
+    """log p of every symbol after the last of `ids` [K], float64 [V], and the memory after it."""
+    with np.errstate(all="ignore"):
+        log_p, memory = model.log_probs(ids[None], memory)
+    last = log_p[0, -1].astype(np.float64)
+    if np.isnan(last).any() or last.max() == -math.inf:
+        raise NpxlError(
+            "The model's probabilities are not numbers, so nothing can be drawn: its parameters "
+            "are not finite, or too large; use another checkpoint."
+        )
+    return last, memory
+
+
+def choose(
+    log_p: Array,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    rng: np.random.Generator,
+) -> int:
+    """Draw from the distribution log_p, float64 [V] in nats, sharpened and cut as in `generate`.
+
+    Of equally probable tokens, those with smaller ids count as more probable.
+    """
+    if temperature == 0:
+        return int(log_p.argmax())
+    order = np.argsort(-log_p, kind="stable")[:top_k]
+    # A tiny temperature sends all but the largest to −inf, which exp turns into 0.
+    with np.errstate(over="ignore"):
+        weights = np.exp((log_p[order] - log_p[order[0]]) / temperature)
+    cumulative = np.cumsum(weights)
+    if top_p is not None:
+        n_kept = np.searchsorted(cumulative, top_p * cumulative[-1]) + 1
+        cumulative = cumulative[:n_kept]
+    drawn = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+    return int(order[min(drawn, len(cumulative) - 1)])  # the product may round up to the total
