@@ -8,7 +8,7 @@ from npxl.kernels import kernel
 
 
 @kernel
-def squared_norm(x):  # type: ignore[no-untyped-def]
+def squared_norm(x):
     """Sum of the squares of x [P], added up in float64 whatever the precision of x."""
     total = 0.0
     for i in range(x.size):
@@ -18,7 +18,7 @@ def squared_norm(x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def adam_update(  # type: ignore[no-untyped-def]
+def adam_update(
     params, gradient, first, second, scale, decay1, gain1, decay2, gain2, step_size, root2, epsilon
 ):
     """Move params by one step of Adam and update both moments, all [P] and in place.
