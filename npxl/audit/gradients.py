@@ -6,7 +6,7 @@ frozen, three derivatives of L are compared:
 - the model's backward pass;
 - central differences (L(θ + h) − L(θ − h)) / 2h of the model's forward pass at several steps h,
   whose error falls as h² until rounding takes over, which shows that what remains is not a bug;
-  and their extrapolation from the last two steps to h = 0, free of the h² term (Richardson 1911);
+  and their extrapolation from two steps to h = 0, free of the h² term (Richardson 1911);
 - complex steps Im L(θ + ih) / h of `npxl.reference`, exact to rounding (Squire & Trapp 1998).
 """
 
@@ -33,7 +33,7 @@ from npxl.params import Params
 
 Array = NDArray[Any]
 
-STEPS = (1e-3, 1e-4, 1e-5)
+STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
 COMPLEX_STEP = 1e-30
 CENTRAL_TOLERANCE = 1e-7
 COMPLEX_TOLERANCE = 1e-10
@@ -65,7 +65,7 @@ class TensorCheck:
     central: tuple[Error, ...]
     """Against central differences, for each of the report's steps."""
     extrapolated: Error
-    """Against the central differences of the last two steps, extrapolated."""
+    """Against central differences extrapolated from two successive steps, the best of them."""
     crossings: tuple[int, ...]
     """Entries left out at each step, because it moved a rectified unit across its kink."""
     complex_step: Error
@@ -244,8 +244,11 @@ def gradcheck(
         central = [
             _error(exact, *column, indices, scale) for column in zip(slopes, crossed, strict=True)
         ]
-        shrinkage = (steps[-2] / steps[-1]) ** 2
-        extrapolated = slopes[-1] + (slopes[-1] - slopes[-2]) / (shrinkage - 1)
+        extrapolated = []
+        for n in range(1, len(steps)):
+            shrinkage = (steps[n - 1] / steps[n]) ** 2
+            limit = slopes[n] + (slopes[n] - slopes[n - 1]) / (shrinkage - 1)
+            extrapolated.append(_error(exact, limit, crossed[n - 1] | crossed[n], indices, scale))
         coarse, fine = (
             _error(exact, column, crossed[0] | crossed[1], indices, scale).absolute
             for column in slopes[:2]
@@ -261,9 +264,7 @@ def gradcheck(
                 entries=len(indices),
                 largest=largest,
                 central=tuple(central),
-                extrapolated=_error(
-                    exact, extrapolated, crossed[-1] | crossed[-2], indices, scale
-                ),
+                extrapolated=min(extrapolated, key=_nan_last),
                 crossings=tuple(int(n) for n in crossed.sum(1)),
                 complex_step=_error(
                     exact, complex_slopes, np.zeros(len(indices), bool), indices, scale

@@ -1,0 +1,155 @@
+"""Every gradient of the whole model, and that the checker would notice a wrong one."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+from support import configs, model_for, tokens
+
+import npxl
+from npxl import MaskKey, ModelConfig, NpxlError
+from npxl.audit import audit, scaled_down
+from npxl.audit.gradients import INPUT, gradcheck
+from npxl.layers import attention, feed_forward
+from npxl.models import transformer_xl
+
+CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
+
+
+def segment(config, batch_size, length, seed=0, m=3):
+    """A model, a segment and the memory of m tokens before it."""
+    model = model_for(config, seed)
+    memory = model.init_memory(batch_size)
+    if m:
+        before = tokens((batch_size, m), seed + 1, config.vocab_size)
+        _, memory = model.reconfigured(mem_len=m, ext_len=0).log_probs(before, memory)
+    inputs = tokens((batch_size, config.ext_len + length), seed + 2, config.vocab_size)
+    targets = tokens((batch_size, length), seed + 3, config.vocab_size)
+    return model, inputs, targets, memory
+
+
+# Two numbers, normalised, are ±1 whatever they were: at d_model 2 gradients vanish.
+@given(
+    config=configs(d_model=st.sampled_from([4, 6, 8])),
+    batch_size=st.integers(1, 3),
+    length=st.integers(1, 5),
+    m=st.integers(0, 5),
+    seed=st.integers(0, 10_000),
+)
+@example(config=CONFIG, batch_size=1, length=1, m=0, seed=0)
+@example(config=npxl.config.replace(CONFIG, mem_len=0), batch_size=2, length=3, m=0, seed=0)
+@example(config=npxl.config.replace(CONFIG, attn_window=1), batch_size=2, length=3, m=2, seed=0)
+@example(config=npxl.config.replace(CONFIG, n_head=1), batch_size=1, length=3, m=5, seed=0)
+def test_every_gradient_is_right(config, batch_size, length, m, seed):
+    model, inputs, targets, memory = segment(config, batch_size, length, seed, m)
+    report = gradcheck(model, inputs, targets, memory, MaskKey(seed), entries=3, seed=seed)
+    assert report.passed, f"\n{report}"
+    assert {check.name for check in report.tensors} == {INPUT, *model.params}
+
+
+def test_every_entry_of_one_model():
+    model, inputs, targets, memory = segment(CONFIG, 2, 4)
+    report = gradcheck(model, inputs, targets, memory, entries=None)
+    assert report.passed, f"\n{report}"
+    assert sum(check.entries for check in report.tensors) == model.params.flat.size + 2 * 4 * 6
+    assert report.worst_central.best_central.relative < 1e-8
+    assert report.worst_complex.complex_step.relative < 1e-12
+    # The error falls as the square of the step: what is left is truncation, not a wrong gradient.
+    assert all(1.7 < check.order < 2.3 for check in report.tensors)
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "wrong_tensors"),
+    [
+        (attention, "relative_softmax_backward", {"layers.0.attention.w_q", "attention.u"}),
+        (feed_forward, "linear_backward", {"layers.1.feed_forward.w_1"}),
+        (transformer_xl, "layer_norm_backward", {"layers.0.attention_norm.gain", INPUT}),
+        (transformer_xl, "softmax_backward", {"layers.1.feed_forward.w_2"}),
+        (transformer_xl, "embedding_backward", {"embedding.weight"}),
+    ],
+)
+def test_a_wrong_backward_pass_is_found_and_named(monkeypatch, module, function, wrong_tensors):
+    right = getattr(module, function)
+
+    def wrong(gradient, *rest):
+        gradient[...] *= 1 + 1e-6
+        return right(gradient, *rest)
+
+    model, inputs, targets, memory = segment(CONFIG, 2, 4)
+    monkeypatch.setattr(module, function, wrong)
+    report = gradcheck(model, inputs, targets, memory, entries=4)
+    assert not report.passed
+    assert wrong_tensors <= {check.name for check in report.failures}
+    assert "WRONG" in str(report)
+
+
+def test_a_gradient_that_is_not_a_number_is_wrong(monkeypatch):
+    model, inputs, targets, memory = segment(CONFIG, 1, 2)
+    backward = type(model).backward
+
+    def spoiled(self, *arguments):
+        grads = backward(self, *arguments)
+        grads["layers.0.attention.w_r"][0, 0] = np.nan
+        return grads
+
+    monkeypatch.setattr(type(model), "backward", spoiled)
+    report = gradcheck(model, inputs, targets, memory, entries=None)
+    assert [check.name for check in report.failures] == ["layers.0.attention.w_r"]
+
+
+def test_steps_that_cross_a_kink_are_left_out_and_counted():
+    model, inputs, targets, memory = segment(CONFIG, 1, 1, m=0)
+    # Put a unit of the last layer a hair above its kink.
+    hidden = model.forward(inputs, targets, memory).stack.layers[-1].feed_forward.x[0, 0]
+    w_1, b_1 = (model.params[f"layers.1.feed_forward.{name}"] for name in ("w_1", "b_1"))
+    b_1[0] = -w_1[0] @ hidden + 1e-7
+    report = gradcheck(model, inputs, targets, memory, entries=None)
+    assert report.kink == pytest.approx(1e-7, rel=1e-6)
+    assert report["layers.1.feed_forward.b_1"].crossings == (1, 1, 1, 1)
+    assert report.passed, f"\n{report}"
+
+
+def test_a_float32_model_is_checked_at_its_float64_values_and_left_alone():
+    model, inputs, targets, memory = segment(CONFIG, 2, 3)
+    single = model.astype(np.float32)
+    before = single.params.flat.copy()
+    memory = npxl.Memory(memory.states.astype(np.float32))
+    assert gradcheck(single, inputs, targets, memory, entries=2).passed
+    np.testing.assert_array_equal(single.params.flat, before)
+    assert single.dtype == np.float32
+
+
+def test_same_seed_same_report():
+    model, inputs, targets, memory = segment(CONFIG, 2, 3)
+    first, second = (gradcheck(model, inputs, targets, memory, entries=2, seed=5) for _ in range(2))
+    assert first == second
+    assert first != gradcheck(model, inputs, targets, memory, entries=2, seed=6)
+
+
+def test_steps_must_descend():
+    model, inputs, targets, memory = segment(CONFIG, 1, 1)
+    with pytest.raises(NpxlError, match="descending"):
+        gradcheck(model, inputs, targets, memory, steps=(1e-5,))
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+def test_audit_of_a_large_configuration(pre_lnorm):
+    config = ModelConfig(
+        vocab_size=10_000, n_layer=12, d_model=512, mem_len=2100, attn_window=2101,
+        clamp_len=820, pre_lnorm=pre_lnorm, dropout=0.1,
+    )  # fmt: skip
+    console = Console(record=True, width=150, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    report = audit(config, console=console)
+    assert report.passed
+    assert "n_layer 12 → 2" in console.export_text()
+    assert report.config.attn_window == report.config.mem_len + 1
+
+
+def test_scaling_down_keeps_the_form():
+    config = ModelConfig(mem_len=100, attn_window=200, untie_r=True, initial_memory="zeros")
+    small = scaled_down(config)
+    assert small.untie_r
+    assert small.initial_memory == "zeros"
+    assert small.attn_window == small.mem_len + 2
+    assert scaled_down(ModelConfig(n_layer=1, mem_len=0)).mem_len == 0
