@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from npxl import ModelConfig, TransformerXL
 
-seeds = st.integers(0, 2**32 - 1)
-
 _OPTIONS = {
     "vocab_size": st.integers(2, 7),
     "n_layer": st.integers(1, 3),

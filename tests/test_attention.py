@@ -1,0 +1,413 @@
+"""The relative attention pair against two independent forms of it, and its own symmetries."""
+
+import math
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numerical import central_difference, seeds
+
+from npxl import MaskKey, reference
+from npxl.layers import attention
+from npxl.layers.attention import (
+    AttentionWeights,
+    relative_attention_backward,
+    relative_attention_forward,
+)
+from npxl.layers.dropout import dropout_forward
+from npxl.layers.positions import sinusoid
+
+
+@dataclass(frozen=True)
+class Shape:
+    batch_size: int = 1
+    n_heads: int = 1
+    d_head: int = 2
+    d_model: int = 3
+    n_queries: int = 1
+    n_memory: int = 0
+    window: int = 99
+    dropout: float = 0.0
+    dropatt: float = 0.0
+    seed: int = 0
+
+    @property
+    def n_keys(self):
+        return self.n_memory + self.n_queries
+
+    def sees(self, i, j):
+        """Whether query i may look at key j."""
+        return 0 <= self.n_memory + i - j < self.window
+
+
+shapes = st.builds(
+    Shape,
+    batch_size=st.integers(1, 3),
+    n_heads=st.integers(1, 3),
+    d_head=st.integers(1, 5),
+    d_model=st.integers(1, 6),
+    n_queries=st.integers(1, 6),
+    n_memory=st.integers(0, 6),
+    window=st.integers(1, 13),
+    dropout=st.sampled_from([0.0, 0.4]),
+    dropatt=st.sampled_from([0.0, 0.4]),
+    seed=seeds,
+)
+
+
+class Problem(NamedTuple):
+    context: np.ndarray  # [B, K, d]
+    positions: np.ndarray  # [K, d]
+    weights: AttentionWeights
+    dy: np.ndarray  # [B, T, d]
+
+
+def problem(shape, dtype=np.float64):
+    """Inputs, and a random cotangent of the output."""
+    draw = np.random.default_rng(shape.seed)
+    wide, narrow = (shape.n_heads * shape.d_head, shape.d_model), (shape.n_heads, shape.d_head)
+
+    def normal(*size, scale=1.0):
+        return draw.normal(0, scale, size).astype(dtype)
+
+    weights = AttentionWeights(
+        *(normal(*wide, scale=0.7) for _ in range(4)), normal(*wide[::-1]),
+        normal(*narrow), normal(*narrow),
+    )  # fmt: skip
+    return Problem(
+        normal(shape.batch_size, shape.n_keys, shape.d_model),
+        normal(shape.n_keys, shape.d_model),
+        weights,
+        normal(shape.batch_size, shape.n_queries, shape.d_model),
+    )
+
+
+def sites(shape):
+    key = MaskKey(seed=7)
+    return key.site("attention_probabilities"), key.site("attention_output")
+
+
+def forward(shape, p):
+    return relative_attention_forward(
+        p.context, shape.n_queries, p.positions, p.weights, shape.window,
+        shape.dropout, shape.dropatt, *sites(shape),
+    )  # fmt: skip
+
+
+def backward(shape, p, cache, first=0):
+    """The gradient of the context, and those of the weights."""
+    grads = AttentionWeights(*map(np.zeros_like, p.weights))
+    d_context = relative_attention_backward(p.dy, cache, p.weights, grads, shape.window, first)
+    return d_context, grads
+
+
+def gradients(shape, p):
+    """The gradient of Σ dy · y by the name of what it belongs to."""
+    d_context, grads = backward(shape, p, forward(shape, p)[1])
+    return {"context": d_context, **grads._asdict()}
+
+
+def probabilities(shape, p):
+    """a [B, H, T, K], from one block."""
+    return forward(shape, p)[1].probabilities[0].swapaxes(0, 1)
+
+
+def reference_output(shape, p):
+    """y by the reference's probabilities and a loop over one query, head and key at a time."""
+    weights = p.weights
+    params = {f"layers.0.attention.{name}": w for name, w in weights._asdict().items()}
+    config = SimpleNamespace(
+        n_head=shape.n_heads, d_head=shape.d_head, attn_window=shape.window, untie_r=True
+    )
+    r = p.positions[::-1]  # r[distance]
+    a = reference.attention_probabilities(params, config, 0, p.context, shape.n_queries, r)
+    attention_site, output_site = sites(shape)
+    a = a * dropout_forward(np.ones(a.shape), shape.dropatt, attention_site)[0]
+    y = np.zeros(p.dy.shape)
+    for b, h, i, j in np.ndindex(a.shape):
+        columns = slice(h * shape.d_head, (h + 1) * shape.d_head)
+        value = weights.w_v[columns] @ p.context[b, j]
+        y[b, i] += weights.w_o[:, columns] @ (a[b, h, i, j] * value)
+    return y * dropout_forward(np.ones(y.shape), shape.dropout, output_site)[0]
+
+
+def appendix_b_shift(x):
+    """The paper's trick: pad a column, read the rows with another width, drop what is in front."""
+    *batch, n_queries, n_keys = x.shape
+    padded = np.concatenate([np.zeros((*batch, n_queries, 1)), x], axis=-1)
+    return padded.reshape(*batch, n_keys + 1, n_queries)[..., 1:, :].reshape(x.shape)
+
+
+def appendix_b_probabilities(shape, p):
+    """a [B, H, T, K] from whole matrices, the shift of appendix B and a mask of −∞."""
+    weights, heads = p.weights, (shape.n_heads, shape.d_head)
+    segment = p.context[:, shape.n_memory :]
+    q = (segment @ weights.w_q.T).reshape(*segment.shape[:2], *heads)
+    k = (p.context @ weights.w_k.T).reshape(*p.context.shape[:2], *heads)
+    k_r = (p.positions @ weights.w_r.T).reshape(-1, *heads)
+    content = (
+        np.einsum("bihd,bjhd->bhij", q, k) + np.einsum("hd,bjhd->bhj", weights.u, k)[:, :, None]
+    )
+    position = np.einsum("bihd,jhd->bhij", q + weights.v, k_r)
+    scores = (content + appendix_b_shift(position)) / math.sqrt(shape.d_head)
+    seen = [[shape.sees(i, j) for j in range(shape.n_keys)] for i in range(shape.n_queries)]
+    scores = np.where(seen, scores, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def relative_error(actual, expected, floor=0.0):
+    """The largest difference, relative to the largest expected entry."""
+    assert actual.shape == expected.shape
+    if not actual.size:
+        return 0.0
+    return np.abs(actual - expected).max() / max(np.abs(expected).max(), floor, 1e-300)
+
+
+def edges(test):
+    """One of everything; no memory; a window of one; a window wider than the keys."""
+    for shape in (
+        Shape(),
+        Shape(n_queries=4, n_heads=2, d_head=3),
+        Shape(n_queries=4, n_memory=3, window=1, batch_size=2),
+        Shape(n_queries=3, n_memory=4, window=3, n_heads=3, dropout=0.4, dropatt=0.4),
+        Shape(n_queries=1, n_memory=5, batch_size=3),
+    ):
+        test = example(shape=shape)(test)
+    return test
+
+
+@edges
+@given(shape=shapes)
+def test_forward_is_the_references(shape):
+    p = problem(shape)
+    y, _ = forward(shape, p)
+    expected = reference_output(shape, p)
+    assert y.dtype == expected.dtype
+    assert relative_error(y, expected, floor=1e-3) < 1e-12
+
+
+@edges
+@given(shape=shapes)
+def test_probabilities_are_those_of_appendix_b(shape):
+    p = problem(shape)
+    a = probabilities(replace(shape, dropatt=0.0), p)
+    a_b = appendix_b_probabilities(shape, p)
+    start = shape.n_keys - a.shape[-1]  # keys that no query sees are left out
+    assert not a_b[..., :start].any()
+    np.testing.assert_allclose(a, a_b[..., start:], rtol=0, atol=1e-13)
+
+
+@edges
+@given(shape=shapes)
+def test_backward_is_the_slope_of_forward(shape):
+    p = problem(shape)
+    computed = gradients(shape, p)
+    overall = max(np.abs(gradient).max() for gradient in computed.values())
+
+    for name, array in {"context": p.context, **p.weights._asdict()}.items():
+        slopes = central_difference(lambda: forward(shape, p)[0], array, p.dy)
+        assert relative_error(computed[name], slopes, floor=1e-3 * overall) < 1e-7, name
+
+
+@given(shape=shapes)
+def test_backward_adds_to_the_gradients_it_is_given(shape):
+    p = problem(shape)
+    _, cache = forward(shape, p)
+    _, once = backward(shape, p, cache)
+    twice = AttentionWeights(*map(np.copy, once))
+    relative_attention_backward(p.dy, cache, p.weights, twice, shape.window)
+    for one, two in zip(once, twice, strict=True):
+        np.testing.assert_allclose(two, 2 * one, rtol=1e-14)
+
+
+@edges
+@given(shape=shapes)
+def test_blocks_of_queries_give_what_one_block_gives(shape):
+    p = problem(shape)
+    y, _ = forward(shape, p)
+    whole = gradients(shape, p)
+    for block in (1, 2, 3):
+        with mock.patch.object(attention, "_BLOCK", block):
+            y_blocks, cache = forward(shape, p)
+            assert len(cache.probabilities) == math.ceil(shape.n_queries / block)
+            in_blocks = gradients(shape, p)
+        np.testing.assert_allclose(y_blocks, y, rtol=1e-12, atol=1e-13)
+        for name, gradient in whole.items():
+            np.testing.assert_allclose(in_blocks[name], gradient, rtol=1e-12, atol=1e-12)
+
+
+@given(shape=shapes, first=st.integers(0, 12))
+def test_first_leaves_out_the_gradient_of_what_comes_before(shape, first):
+    p = problem(shape)
+    first = min(first, shape.n_memory)
+    _, cache = forward(shape, p)
+    whole, whole_grads = backward(shape, p, cache)
+    tail, tail_grads = backward(shape, p, cache, first)
+    assert tail.shape == (shape.batch_size, shape.n_keys - first, shape.d_model)
+    np.testing.assert_allclose(tail, whole[:, first:], rtol=1e-13, atol=1e-14)
+    for of_tail, of_whole in zip(tail_grads, whole_grads, strict=True):
+        np.testing.assert_array_equal(of_tail, of_whole)
+
+
+@given(shape=shapes, block=st.sampled_from([1, 2, 128]))
+def test_what_no_query_sees_has_no_gradient_and_no_influence(shape, block):
+    # Exactly: not one bit of y and of the gradients changes, however large the unseen numbers are.
+    p = problem(shape)
+    queries, keys = range(shape.n_queries), range(shape.n_keys)
+    unseen = [j for j in keys if not any(shape.sees(i, j) for i in queries)]
+    far = max(0, shape.n_keys - shape.window)  # rows of R for distances beyond every window
+    context, positions = p.context.copy(), p.positions.copy()
+    context[:, unseen] = 1e100
+    positions[:far] = -1e100
+    changed = p._replace(context=context, positions=positions)
+    with mock.patch.object(attention, "_BLOCK", block):
+        np.testing.assert_array_equal(forward(shape, p)[0], forward(shape, changed)[0])
+        before, after = gradients(shape, p), gradients(shape, changed)
+    assert not before["context"][:, unseen].any()
+    for name, gradient in before.items():
+        np.testing.assert_array_equal(gradient, after[name])
+
+
+@given(shape=shapes, block=st.sampled_from([1, 2, 128]), i=st.integers(0, 5))
+def test_a_query_neither_reads_nor_changes_what_comes_after_it(shape, block, i):
+    p = problem(shape)
+    i = min(i, shape.n_queries - 1)
+    later = slice(shape.n_memory + i + 1, None)
+    context = p.context.copy()
+    context[:, later] += 3.0
+    only_i = np.zeros_like(p.dy)
+    only_i[:, i] = p.dy[:, i]
+    with mock.patch.object(attention, "_BLOCK", block):
+        before, after = forward(shape, p)[0], forward(shape, p._replace(context=context))[0]
+        d_context = gradients(shape, p._replace(dy=only_i))["context"]
+    np.testing.assert_array_equal(before[:, : i + 1], after[:, : i + 1])
+    assert not d_context[:, later].any()
+
+
+@given(shape=shapes)
+def test_masked_probabilities_are_exactly_zero_and_the_rest_sums_to_one(shape):
+    shape = replace(shape, dropatt=0.0)
+    a = probabilities(shape, problem(shape))
+    start = shape.n_keys - a.shape[-1]
+    for i in range(shape.n_queries):
+        seen = [shape.sees(i, start + j) for j in range(a.shape[-1])]
+        assert (a[:, :, i, np.logical_not(seen)] == 0).all()
+        assert (a[:, :, i, seen] > 0).all()
+    np.testing.assert_allclose(a.sum(-1), 1, rtol=1e-14)
+
+
+LONG = Shape(batch_size=2, n_heads=2, d_head=3, d_model=4, n_queries=5, n_memory=4)
+
+
+def log_ratios(shape, p):
+    """log a_ij − log a_i,j+1 [B, H, T, K−1]: differences of scores; NaN where unseen."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(probabilities(shape, p))
+        differences = logs[..., :-1] - logs[..., 1:]
+    return np.where(np.isfinite(differences), differences, np.nan)
+
+
+def without(weights, *names):
+    return weights._replace(**{name: np.zeros_like(getattr(weights, name)) for name in names})
+
+
+def test_the_global_content_term_depends_on_the_key_alone():
+    p = problem(LONG)
+    ratios = log_ratios(LONG, p._replace(weights=without(p.weights, "w_q", "v")))
+    spread = np.nanmax(ratios, axis=2) - np.nanmin(ratios, axis=2)  # down a column
+    assert spread.max() < 1e-13
+    assert np.nanstd(ratios) > 0.1
+
+
+def test_the_global_position_term_depends_on_the_distance_alone():
+    p = problem(LONG)
+    ratios = log_ratios(LONG, p._replace(weights=without(p.weights, "w_q", "w_k")))
+    for offset in range(-LONG.n_queries + 2, LONG.n_memory):
+        diagonal = np.diagonal(ratios, offset, axis1=2, axis2=3)
+        assert np.ptp(diagonal, axis=-1).max() < 1e-13
+    assert np.nanstd(ratios) > 0.1
+
+
+@given(shape=shapes, more=st.integers(1, 4))
+def test_absolute_positions_do_not_matter(shape, more):
+    # The same keys further along in a longer text: scores know distances only.
+    window = min(shape.window, shape.n_memory + 1)  # full for every query, here and there
+    shape = replace(shape, window=window, dropatt=0.0)
+    longer = replace(shape, n_memory=shape.n_memory + more)
+    p = problem(shape)
+    draw = np.random.default_rng(shape.seed + 1)
+    before = draw.standard_normal((shape.batch_size, more, shape.d_model))
+    further = draw.standard_normal((more, shape.d_model))
+    moved = p._replace(
+        context=np.concatenate([before, p.context], axis=1),
+        positions=np.concatenate([further, p.positions]),
+    )
+    y, _ = forward(longer, moved)
+    np.testing.assert_allclose(y, forward(shape, p)[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("clamp_len", [1, 3, 6])
+def test_beyond_the_clamp_all_distances_are_one(clamp_len):
+    p = problem(LONG)
+    positions = sinusoid(LONG.n_keys, LONG.d_model, clamp_len)
+    weights = without(p.weights, "w_k")  # leaves terms (b) and (d)
+    a = probabilities(LONG, p._replace(positions=positions, weights=weights))
+    for i in range(LONG.n_queries):
+        distances = LONG.n_memory + i - np.arange(LONG.n_keys)
+        beyond = a[:, :, i, distances >= clamp_len]
+        if beyond.size:
+            assert np.ptp(beyond, axis=-1).max() < 1e-15
+            nearer = a[:, :, i, distances == clamp_len - 1][..., 0]
+            assert (np.abs(nearer - beyond[..., -1]) > 1e-4).all()
+
+
+def test_clamping_at_the_furthest_distance_changes_nothing():
+    p = problem(LONG)
+    outputs = [
+        forward(LONG, p._replace(positions=sinusoid(LONG.n_keys, LONG.d_model, clamp_len)))[0]
+        for clamp_len in (None, LONG.n_keys - 1, LONG.n_keys, 100)
+    ]
+    for other in outputs[1:]:
+        np.testing.assert_array_equal(other, outputs[0])
+
+
+def test_the_order_of_the_positions_matters():
+    p = problem(LONG)
+    y, _ = forward(LONG, p)
+    reversed_y, _ = forward(LONG, p._replace(positions=p.positions[::-1]))
+    assert relative_error(y, reference_output(LONG, p)) < 1e-13
+    assert relative_error(reversed_y, reference_output(LONG, p)) > 1e-2
+
+
+@given(shape=shapes)
+def test_float32_stays_float32_and_near_float64(shape):
+    p, single = problem(shape), problem(shape, np.float32)
+    y, _ = forward(shape, single)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y, forward(shape, p)[0], rtol=1e-4, atol=1e-4)
+    double = gradients(shape, p)
+    for name, gradient in gradients(shape, single).items():
+        assert gradient.dtype == np.float32
+        assert relative_error(gradient, double[name], floor=1.0) < 1e-4
+
+
+def test_without_a_site_nothing_is_dropped():
+    p = problem(LONG)
+    y, _ = relative_attention_forward(
+        p.context, LONG.n_queries, p.positions, p.weights, 99, dropout=0.5, dropatt=0.5
+    )
+    np.testing.assert_array_equal(y, forward(LONG, p)[0])
+
+
+def test_very_large_scores_do_not_overflow():
+    p = problem(LONG)
+    weights = p.weights._replace(u=p.weights.u * 1e4)
+    a = probabilities(LONG, p._replace(weights=weights))
+    np.testing.assert_allclose(a.sum(-1), 1, rtol=1e-14)
+    assert all(np.isfinite(g).all() for g in gradients(LONG, p._replace(weights=weights)).values())
