@@ -11,7 +11,7 @@ from npxl.kernels.exponential import exp
 @kernel
 def cross_entropy_forward(logits, targets, nll):
     """Overwrite logits [N, V] by probabilities, and nll [N] by −log p of the targets [N]."""
-    zero = logits.dtype.type(0)
+    zero, one = logits.dtype.type(0), logits.dtype.type(1)
     for n in range(logits.shape[0]):
         row = logits[n]
         target_logit = row[targets[n]]
@@ -23,10 +23,10 @@ def cross_entropy_forward(logits, targets, nll):
             weight = exp(row[j] - largest)
             row[j] = weight
             total += weight
-        normaliser = 1 / total
+        normaliser = one / total
         for j in range(row.size):
             row[j] *= normaliser
-        nll[n] = np.log(total) + largest - target_logit
+        nll[n] = np.log(total) + (largest - target_logit)
 
 
 @kernel
@@ -50,8 +50,10 @@ def log_softmax(logits):
         for j in range(row.size):
             largest = row[j] if row[j] > largest else largest
         total = zero
+        # The largest is subtracted first and for good: added to log(total), it would swamp it.
         for j in range(row.size):
-            total += exp(row[j] - largest)
-        log_normaliser = np.log(total) + largest
+            row[j] -= largest
+            total += exp(row[j])
+        log_total = np.log(total)
         for j in range(row.size):
-            row[j] -= log_normaliser
+            row[j] -= log_total

@@ -10,17 +10,17 @@ from npxl.kernels import kernel
 @kernel
 def layer_norm_forward(x, gain, bias, epsilon, y, normalised, inv_std):
     """Fill y, normalised [N, D] and inv_std [N] from x [N, D]; epsilon of the type of x."""
-    zero, one = x.dtype.type(0), x.dtype.type(1)
+    zero, one, size = x.dtype.type(0), x.dtype.type(1), x.dtype.type(x.shape[1])
     for n in range(x.shape[0]):
         row = x[n]
         mean = zero
         for d in range(row.size):
             mean += row[d]
-        mean /= row.size
+        mean /= size
         variance = zero
         for d in range(row.size):
             variance += (row[d] - mean) * (row[d] - mean)
-        variance /= row.size
+        variance /= size
         scale = one / np.sqrt(variance + epsilon)
         inv_std[n] = scale
         for d in range(row.size):
@@ -32,7 +32,7 @@ def layer_norm_forward(x, gain, bias, epsilon, y, normalised, inv_std):
 @kernel
 def layer_norm_backward(dy, normalised, inv_std, gain, dx, d_gain, d_bias):
     """Fill dx [N, D]; add to d_gain and d_bias [D]."""
-    zero = dy.dtype.type(0)
+    zero, size = dy.dtype.type(0), dy.dtype.type(dy.shape[1])
     for n in range(dy.shape[0]):
         dy_row = dy[n]
         z = normalised[n]
@@ -44,7 +44,7 @@ def layer_norm_backward(dy, normalised, inv_std, gain, dx, d_gain, d_bias):
             mean_gz += g * z[d]
             d_gain[d] += dy_row[d] * z[d]
             d_bias[d] += dy_row[d]
-        mean_g /= dy_row.size
-        mean_gz /= dy_row.size
+        mean_g /= size
+        mean_gz /= size
         for d in range(dy_row.size):
             dx[n, d] = (gain[d] * dy_row[d] - mean_g - z[d] * mean_gz) * inv_std[n]

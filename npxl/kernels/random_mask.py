@@ -11,8 +11,8 @@ _WORD = 0xFFFFFFFF
 def mix(x):
     """A 32-bit word hashed: a bijection in which every input bit flips half of the output bits.
 
-    The multipliers are those found by Wellons' hash prospector.  Words are kept in 64-bit integers,
-    so that the plain function and the compiled one overflow alike: not at all.
+    The multipliers are those found by Wellons' hash prospector.  Of each product only the low 32
+    bits are kept, which are the same in 64-bit integers that wrap around and in Python's.
     """
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _WORD
@@ -29,6 +29,7 @@ def drop(x, y, key_low, key_high, first_stream, threshold, scale, start, strides
     i · strides[1] + j of stream first_stream + b: a block of a larger array draws the same
     decisions as the whole.
     """
+    zero = x.dtype.type(0)
     for h in range(x.shape[0]):
         for b in range(x.shape[1]):
             stream_low = mix(key_low ^ ((first_stream + b) & _WORD))
@@ -39,4 +40,4 @@ def drop(x, y, key_low, key_high, first_stream, threshold, scale, start, strides
                 y_row = y[h, b, i]
                 for j in range(x_row.size):
                     bits = mix(mix(((offset + j) & _WORD) ^ stream_low) ^ stream_high)
-                    y_row[j] = x_row[j] * scale if bits >= threshold else 0
+                    y_row[j] = x_row[j] * scale if bits >= threshold else zero

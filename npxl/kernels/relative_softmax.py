@@ -21,7 +21,7 @@ def relative_softmax_forward(scores, position_scores, scale, window):
     (b) + (d) by descending distance; scale of the type of the scores; window keys W per query.
     """
     n_rows, n_queries, n_keys = scores.shape
-    zero = scores.dtype.type(0)
+    zero, one = scores.dtype.type(0), scores.dtype.type(1)
     for n in range(n_rows):
         for i in range(n_queries):
             shift = n_queries - 1 - i
@@ -40,7 +40,7 @@ def relative_softmax_forward(scores, position_scores, scale, window):
                 weight = exp(row[j] - largest)
                 row[j] = weight
                 total += weight
-            normaliser = 1 / total
+            normaliser = one / total
             for j in range(row.size):
                 row[j] *= normaliser
             scores[n, i, :start] = 0
