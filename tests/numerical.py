@@ -51,9 +51,7 @@ def directional_difference(
     return float(np.sum(cotangent * (above - below)) / (2 * step))
 
 
-def assert_eq(
-    actual: ArrayLike, expected: ArrayLike, rtol: float = 0.0, atol: float = 0.0
-) -> None:
+def assert_eq(actual: ArrayLike, expected: ArrayLike, rtol: float = 0.0, atol: float = 0.0) -> None:
     """Same shape, same dtype, and no entry further off than atol + rtol · max |expected|.
 
     The tolerance is relative to the array's largest finite entry, as rounding in a sum is; NaN

@@ -91,7 +91,7 @@ def test_a_shared_mask_does_not_depend_on_the_streams():
     extent=st.tuples(st.integers(1, 9), st.integers(1, 9)),
 )
 def test_a_block_draws_the_decisions_of_the_whole(seed, sizes, corner, extent):
-    n_heads, n_streams, n_queries, n_keys = sizes
+    _, _, n_queries, n_keys = sizes
     i, j = corner[0] % n_queries, corner[1] % n_keys
     block = np.s_[:, :, i : i + extent[0], j : j + extent[1]]
     x = np.random.default_rng(seed).standard_normal(sizes)
