@@ -47,6 +47,11 @@ def read_tensors(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, A
             f"{path} is damaged, cut short or not a safetensors file ({error}); "
             "use another checkpoint."
         ) from error
+    except TypeError as error:
+        raise NpxlError(
+            f"{path} holds tensors of a type that NumPy lacks ({error}); "
+            "expected a model that npxl has saved."
+        ) from error
     try:
         return tensors, json.loads(metadata[_METADATA_KEY])
     except (KeyError, json.JSONDecodeError):

@@ -97,8 +97,9 @@ class TransformerXL:
         dtype: DTypeLike = np.float32,
         params: Params | None = None,
     ) -> None:
-        if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise NpxlError(f"dtype is {np.dtype(dtype)}, but it must be float32 or float64.")
+        dtype = np.dtype(dtype) if params is None else params.dtype
+        if dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise NpxlError(f"dtype is {dtype}, but it must be float32 or float64.")
         self.config = config
         if params is None:
             params = Params(self.parameter_shapes(config), dtype=dtype)
