@@ -1,0 +1,416 @@
+"""The whole model against the reference, and what its public methods promise."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from numerical import assert_eq, seeds
+from support import configs, model_for, tokens
+
+from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL, reference
+from npxl.audit.gradients import reference_mask
+
+SMALL = ModelConfig(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
+# With two hidden units layer normalisation returns ±1 and forgets what it was given.
+widths = st.sampled_from([4, 6, 8])
+
+
+def batch(config, tgt_len=4, batch_size=2, seed=0):
+    """Inputs [B, E+T] and targets [B, T]."""
+    text = tokens((batch_size, config.ext_len + tgt_len + 1), seed, config.vocab_size)
+    return text[:, :-1], text[:, config.ext_len + 1 :]
+
+
+def some_memory(model, batch_size=2, length=3, seed=0):
+    config = model.config
+    shape = (config.n_layer, batch_size, length, config.d_model)
+    return Memory(np.random.default_rng(seed).standard_normal(shape).astype(model.dtype))
+
+
+ONE_OF_EACH = ModelConfig(
+    vocab_size=2, n_layer=1, n_head=1, d_model=2, d_head=1, d_inner=1, mem_len=0, attn_window=1
+)
+
+
+@example(config=ONE_OF_EACH, tgt_lens=[1], batch_size=1, seed=0, trained=False)
+@example(config=SMALL, tgt_lens=[1, 1, 3], batch_size=1, seed=0, trained=True)
+@given(
+    config=configs(),
+    tgt_lens=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    batch_size=st.integers(1, 2),
+    seed=seeds,
+    trained=st.booleans(),
+)
+def test_segment_after_segment_is_the_references(config, tgt_lens, batch_size, seed, trained):
+    model = model_for(config, seed)
+    memory = model.init_memory(batch_size)
+    reference_memory = list(memory.layers)
+    for step, tgt_len in enumerate(tgt_lens):
+        inputs, targets = batch(config, tgt_len, batch_size, seed + step)
+        key = MaskKey(seed, step) if trained else None
+        expected = reference.forward(
+            model.params, config, inputs, targets, reference_memory, reference_mask(key, config)
+        )
+        fwd = model.forward(inputs, targets, memory, key)
+        assert_eq(fwd.nll, expected.nll, rtol=1e-10)
+        assert_eq(fwd.memory.states, np.array(expected.memory), rtol=1e-10)
+        if not trained:
+            log_probs, after = model.log_probs(inputs, memory)
+            assert_eq(log_probs[:, -tgt_len:], expected.log_probs, rtol=1e-10)
+            assert_eq(after.states, fwd.memory.states)
+        memory, reference_memory = fwd.memory, expected.memory
+
+
+@given(config=configs(dropout=0.0, dropatt=0.0), seed=seeds)
+def test_nll_is_read_off_the_log_probabilities(config, seed):
+    model = model_for(config, seed)
+    inputs, targets = batch(config, seed=seed)
+    memory = some_memory(model)
+    log_probs, _ = model.log_probs(inputs, memory)
+    np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1, rtol=1e-12)
+    scored = log_probs[:, config.ext_len :]
+    nll = model.forward(inputs, targets, memory).nll
+    assert_eq(nll, -np.take_along_axis(scored, targets[..., None], 2)[..., 0], rtol=1e-12)
+
+
+@given(config=configs(d_model=widths), seed=seeds)
+def test_float32_is_near_float64(config, seed):
+    double = model_for(config, seed)
+    single = TransformerXL(config, params=double.params.astype(np.float32))
+    inputs, targets = batch(config, seed=seed)
+    memory = some_memory(double)
+    low = single.forward(inputs, targets, Memory(memory.states.astype(np.float32)), MaskKey(1))
+    high = double.forward(inputs, targets, memory, MaskKey(1))
+    np.testing.assert_allclose(low.nll, high.nll, rtol=0, atol=1e-3)
+
+
+def floating_arrays(value, path="fwd"):
+    """Every array of floating-point numbers inside `value`, with where it is."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f":
+            yield path, value
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for name in value._fields:
+            yield from floating_arrays(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for n, item in enumerate(value):
+            yield from floating_arrays(item, f"{path}[{n}]")
+    elif isinstance(value, Memory):
+        yield path, value.states
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from floating_arrays(getattr(value, field.name), f"{path}.{field.name}")
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nothing_on_the_way_has_another_precision(dtype, pre_lnorm):
+    config = dataclasses.replace(SMALL, pre_lnorm=pre_lnorm, dropout=0.2, dropatt=0.2, clamp_len=2)
+    model = TransformerXL(config, dtype=dtype)
+    inputs, targets = batch(config)
+    fwd = model.forward(inputs, targets, some_memory(model), MaskKey(1))
+    arrays = dict(floating_arrays(fwd))
+    assert len(arrays) > 20
+    assert {path for path, array in arrays.items() if array.dtype != dtype} == set()
+    assert model.backward(fwd).dtype == dtype
+    assert model.log_probs(inputs, some_memory(model))[0].dtype == dtype
+
+
+def test_compiled_and_plain_kernels_agree(tmp_path):
+    script = """
+import sys
+import numpy as np
+from test_model import everything
+np.savez(sys.argv[1], *everything())
+"""
+    here = Path(__file__).parent
+    other = "0" if numba.config.DISABLE_JIT else "1"
+    paths = os.pathsep.join([str(here), *sys.path])
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "plain.npz")],
+        env={**os.environ, "NUMBA_DISABLE_JIT": other, "PYTHONPATH": paths},
+        check=True,
+    )
+    with np.load(tmp_path / "plain.npz") as plain:
+        results = list(plain.values())
+    for compiled, result in zip(everything(), results, strict=True):
+        assert_eq(result, compiled, rtol=1e-13 if compiled.dtype == np.float64 else 1e-5)
+
+
+def everything():
+    """Scores, memory and gradients of one segment in both precisions, with dropout and memory."""
+    config = dataclasses.replace(SMALL, dropout=0.2, dropatt=0.2, attn_window=5, ext_len=1)
+    for dtype in (np.float64, np.float32):
+        model = model_for(config, dtype=dtype)
+        fwd = model.forward(*batch(config), some_memory(model), MaskKey(1))
+        yield from (fwd.nll, fwd.memory.states, model.backward(fwd).flat)
+
+
+@given(config=configs(d_model=widths, d_inner=st.integers(5, 8), ext_len=0), seed=seeds)
+def test_every_parameter_gets_a_gradient(config, seed):
+    assume(config.attn_window != 1)  # a query that sees one key has nothing to weigh
+    model = model_for(config, seed)
+    inputs, targets = batch(config, 6, 3, seed)
+    grads = model.backward(model.forward(inputs, targets, some_memory(model, 3), MaskKey(seed)))
+    assert grads.shapes == model.params.shapes
+    assert np.isfinite(grads.flat).all()
+    assert [name for name, gradient in grads.items() if not gradient.any()] == []
+
+
+@given(config=configs(tie_weight=True), seed=seeds)
+def test_a_tied_gradient_is_the_sum_of_the_two_untied(config, seed):
+    tied = model_for(config, seed)
+    untied = TransformerXL(dataclasses.replace(config, tie_weight=False), dtype=np.float64)
+    untied.params.load({**tied.params, "softmax.weight": tied.params["embedding.weight"]})
+    inputs, targets = batch(config, seed=seed)
+    of_tied, of_untied = (
+        model.backward(model.forward(inputs, targets, some_memory(model), MaskKey(seed)))
+        for model in (tied, untied)
+    )
+    for name, gradient in of_tied.items():
+        expected = of_untied[name]
+        if name == "embedding.weight":
+            expected = expected + of_untied["softmax.weight"]
+        assert_eq(gradient, expected, rtol=1e-12, atol=1e-13)
+
+
+@given(config=configs(), seed=seeds)
+def test_backward_is_linear_in_its_cotangent_and_adds(config, seed):
+    model = model_for(config, seed)
+    inputs, targets = batch(config, seed=seed)
+    fwd = model.forward(inputs, targets, some_memory(model), MaskKey(seed))
+    draw = np.random.default_rng(seed)
+    one, two = draw.standard_normal((2, *targets.shape))
+    both = model.backward(fwd, 2 * one - two)
+    added = model.backward(fwd, 2 * one)
+    assert model.backward(fwd, -two, added) is added
+    assert_eq(added.flat, both.flat, rtol=1e-12, atol=1e-13)
+    mean = model.backward(fwd, np.full(targets.shape, 1 / targets.size))
+    assert_eq(model.backward(fwd).flat, mean.flat)
+
+
+@given(config=configs(), seed=seeds)
+def test_a_token_that_is_not_scored_sends_no_gradient(config, seed):
+    model = model_for(config, seed)
+    inputs, targets = batch(config, seed=seed)
+    fwd = model.forward(inputs, targets, some_memory(model), MaskKey(seed))
+    assert not model.backward(fwd, np.zeros(targets.shape)).flat.any()
+
+
+@given(config=configs(), seed=seeds)
+def test_calls_leave_everything_as_it_was(config, seed):
+    model = model_for(config, seed)
+    inputs, targets = batch(config, seed=seed)
+    memory = some_memory(model)
+    held = [inputs, targets, memory.states, model.params.flat]
+    before = [array.copy() for array in held]
+    fwd = model.forward(inputs, targets, memory, MaskKey(seed))
+    nll, after, grads = fwd.nll.copy(), fwd.memory.states.copy(), model.backward(fwd)
+    again = model.forward(inputs, targets, memory, MaskKey(seed))
+    model.log_probs(inputs, memory)
+    for array, copy in zip(held, before, strict=True):
+        assert_eq(array, copy)
+    assert_eq(again.nll, nll)
+    assert_eq(again.memory.states, after)
+    assert_eq(model.backward(fwd).flat, grads.flat)
+    assert_eq(model.backward(again).flat, grads.flat)
+    assert_eq(fwd.memory.states, after)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.int32, np.uint64])
+def test_tokens_of_any_integer_type_are_the_same_tokens(dtype):
+    model = model_for(SMALL)
+    inputs, targets = batch(SMALL)
+    memory = some_memory(model)
+    expected = model.forward(inputs, targets, memory)
+    fwd = model.forward(inputs.astype(dtype), targets.astype(dtype), memory)
+    assert_eq(fwd.nll, expected.nll)
+    assert_eq(model.backward(fwd).flat, model.backward(expected).flat)
+
+
+def test_tokens_may_be_lists_and_views():
+    model = model_for(SMALL)
+    inputs, targets = batch(SMALL)
+    expected = model.forward(inputs, targets, some_memory(model))
+    lists = model.forward(inputs.tolist(), targets.tolist(), some_memory(model))
+    view = model.forward(
+        np.asfortranarray(inputs), np.repeat(targets, 2, axis=1)[:, ::2], some_memory(model)
+    )
+    for fwd in (lists, view):
+        assert_eq(fwd.nll, expected.nll)
+        assert_eq(model.backward(fwd).flat, model.backward(expected).flat)
+
+
+def test_without_rng_nothing_is_dropped():
+    model = model_for(dataclasses.replace(SMALL, dropout=0.5, dropatt=0.5))
+    inputs, targets = batch(SMALL)
+    kept = model.reconfigured(dropout=0.0, dropatt=0.0)
+    memory = some_memory(model)
+    expected = kept.forward(inputs, targets, memory, MaskKey(1)).nll
+    assert_eq(model.forward(inputs, targets, memory).nll, expected)
+    masked = [model.forward(inputs, targets, memory, MaskKey(1, step)).nll for step in (0, 1)]
+    assert np.abs(masked[0] - expected).max() > 1e-3
+    assert np.abs(masked[0] - masked[1]).max() > 1e-3
+
+
+def test_a_generator_draws_one_key():
+    model = model_for(dataclasses.replace(SMALL, dropout=0.5))
+    inputs, targets = batch(SMALL)
+    first, again = np.random.default_rng(1), np.random.default_rng(1)
+    nll = [
+        model.forward(inputs, targets, some_memory(model), rng).nll for rng in (first, again, first)
+    ]
+    assert_eq(nll[0], nll[1])
+    assert np.abs(nll[0] - nll[2]).max() > 1e-3
+
+
+@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(SMALL, untie_r=True)])
+def test_a_seed_says_what_the_parameters_are(config):
+    model = TransformerXL(config, seed=3)
+    assert model.params.flat.tobytes() == TransformerXL(config, seed=3).params.flat.tobytes()
+    assert (model.params.flat != TransformerXL(config, seed=4).params.flat).mean() > 0.5
+    double = TransformerXL(config, seed=3, dtype=np.float64)
+    assert_eq(model.params.flat, double.params.flat.astype(np.float32))
+
+
+def test_initial_parameters_are_drawn_as_in_the_original():
+    config = ModelConfig(n_layer=1, init_std=0.05, tie_weight=False)
+    for name, tensor in TransformerXL(config, dtype=np.float64).params.items():
+        kind = name.rpartition(".")[2]
+        if kind in ("bias", "b_1", "b_2"):
+            assert not tensor.any()
+        else:
+            error = 6 / np.sqrt(tensor.size)  # six standard errors
+            assert tensor.mean() == pytest.approx(1 if kind == "gain" else 0, abs=0.05 * error)
+            assert tensor.std() == pytest.approx(0.05, rel=error)
+
+
+def test_reconfigured_shares_the_parameters():
+    model = model_for(SMALL)
+    changes = dict(
+        mem_len=9, attn_window=3, clamp_len=2, ext_len=1, dropout=0.1, dropatt=0.2,
+        initial_memory="zeros",
+    )  # fmt: skip
+    other = model.reconfigured(**changes)
+    assert other.config == dataclasses.replace(SMALL, **changes)
+    assert other.params.flat is model.params.flat
+    assert model.config == SMALL
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_layer": 1}, {"d_head": 2}, {"tie_weight": False}, {"untie_r": True}]
+)
+def test_reconfigured_rejects_what_would_change_the_parameters(changes):
+    with pytest.raises(NpxlError, match="would change the parameters' shapes"):
+        model_for(SMALL).reconfigured(**changes)
+
+
+def test_reconfigured_names_an_option_that_there_is_not():
+    with pytest.raises(NpxlError, match="no option 'mem_length'"):
+        model_for(SMALL).reconfigured(mem_length=3)
+
+
+def test_parameters_are_views_of_one_vector_in_order():
+    model = TransformerXL(SMALL)
+    model.params.flat[...] = np.arange(model.params.flat.size)
+    in_order = np.concatenate([tensor.ravel() for tensor in model.params.values()])
+    assert_eq(in_order, model.params.flat)
+
+
+def call(method="forward", inputs=None, targets=None, memory=None, **options):
+    """One call that is right but for what is given."""
+    model = model_for(SMALL)
+    right_inputs, right_targets = batch(SMALL)
+    inputs = right_inputs if inputs is None else inputs
+    memory = some_memory(model) if memory is None else memory
+    if method == "log_probs":
+        return model.log_probs(inputs, memory)
+    return model.forward(inputs, right_targets if targets is None else targets, memory, **options)
+
+
+EMPTY_BATCH, EMPTY_SEGMENT = np.zeros((0, 4), int), np.zeros((2, 0), int)
+
+
+@pytest.mark.parametrize("method", ["forward", "log_probs"])
+@pytest.mark.parametrize(
+    ("inputs", "facts"),
+    [
+        (np.array([[0, 1, 2, 5]] * 2), ["inputs", "0 to 5", "0 to 4"]),
+        (np.array([[0, -1, 2, 4]] * 2), ["inputs", "-1 to 4", "0 to 4"]),
+        (np.zeros((2, 4)), ["inputs", "float64", "whole numbers"]),
+        (np.zeros((2, 4), bool), ["inputs", "bool", "whole numbers"]),
+        (np.zeros(4, int), ["inputs", "(4,)", "[batch, length]"]),
+        (np.zeros((2, 4, 1), int), ["inputs", "(2, 4, 1)"]),
+        (EMPTY_BATCH, ["inputs", "(0, 4)"]),
+        (EMPTY_SEGMENT, ["inputs", "(2, 0)"]),
+    ],
+)
+def test_wrong_inputs_are_an_error_with_the_facts(method, inputs, facts):
+    with pytest.raises(NpxlError) as error:
+        call(method, inputs=inputs)
+    for fact in facts:
+        assert fact in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("targets", "facts"),
+    [
+        (np.full((2, 4), 5), ["targets", "5 to 5", "0 to 4"]),
+        (np.zeros((2, 4)), ["targets", "float64"]),
+        (EMPTY_SEGMENT, ["targets", "(2, 0)"]),
+        (np.zeros((2, 5), int), ["(2, 5)", "(2, 4)", "no more targets than inputs"]),
+        (np.zeros((3, 4), int), ["(3, 4)", "(2, 4)", "as many rows"]),
+    ],
+)
+def test_wrong_targets_are_an_error_with_the_facts(targets, facts):
+    with pytest.raises(NpxlError) as error:
+        call(targets=targets)
+    for fact in facts:
+        assert fact in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["forward", "log_probs"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "facts"),
+    [
+        ((2, 3, 3, 6), np.float64, ["(2, 3, 3, 6)", "(2, 2, 3, 6)", "init_memory(2)", "select"]),
+        ((3, 2, 3, 6), np.float64, ["(3, 2, 3, 6)", "(2, 2, 3, 6)"]),
+        ((2, 2, 3, 4), np.float64, ["(2, 2, 3, 4)", "(2, 2, 3, 6)"]),
+        ((2, 2, 3, 6), np.float32, ["float32", "float64", "init_memory(2)"]),
+    ],
+)
+def test_a_wrong_memory_is_an_error_with_the_facts(method, shape, dtype, facts):
+    with pytest.raises(NpxlError) as error:
+        call(method, memory=Memory(np.zeros(shape, dtype)))
+    for fact in facts:
+        assert fact in str(error.value)
+
+
+def test_a_wrong_rng_is_an_error_that_says_what_to_pass():
+    with pytest.raises(NpxlError, match=r"rng is 3.*MaskKey"):
+        call(rng=3)
+
+
+def test_a_wrong_cotangent_is_an_error_with_the_facts():
+    model = model_for(SMALL)
+    fwd = model.forward(*batch(SMALL), some_memory(model))
+    with pytest.raises(NpxlError, match=r"dnll has shape \(4, 2\), but nll has \(2, 4\)"):
+        model.backward(fwd, np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, np.complex128])
+def test_a_wrong_precision_is_an_error_with_the_facts(dtype):
+    with pytest.raises(NpxlError, match=f"dtype is {np.dtype(dtype)}.*float32 or float64"):
+        TransformerXL(SMALL, dtype=dtype)
+
+
+def test_the_largest_preset_is_described_without_being_allocated():
+    shapes = TransformerXL.parameter_shapes(ModelConfig(vocab_size=10**9, n_layer=10**3))
+    assert shapes["embedding.weight"] == (10**9, 128)

@@ -1,0 +1,148 @@
+"""Saved models: the same bytes come back, and a file that is wrong says how."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+from numerical import assert_eq, seeds
+from support import configs, model_for, tokens
+
+import npxl
+from npxl import ModelConfig, NpxlError, TransformerXL
+
+SMALL = ModelConfig(vocab_size=5, n_layer=1, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+def contents(path):
+    """Tensors and metadata of a saved model, to be written again with a fault."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+@given(config=configs(), seed=seeds, dtype=st.sampled_from([np.float32, np.float64]))
+def test_a_model_comes_back_bit_for_bit(tmp_path_factory, config, seed, dtype):
+    path = tmp_path_factory.mktemp("saved") / "model.safetensors"
+    model = model_for(config, seed, dtype)
+    model.save(path)
+    loaded = npxl.load(path)
+    assert loaded.config == config
+    assert loaded.dtype == dtype
+    assert loaded.params.shapes == model.params.shapes
+    assert loaded.params.flat.tobytes() == model.params.flat.tobytes()
+    text = tokens((2, 4), seed, config.vocab_size)
+    log_probs, _ = model.log_probs(text, model.init_memory(2))
+    assert_eq(loaded.log_probs(text, loaded.init_memory(2))[0], log_probs)
+
+
+def test_a_path_may_be_a_string(path):
+    TransformerXL(SMALL).save(str(path))
+    assert npxl.load(str(path)).config == SMALL
+
+
+def test_saving_twice_writes_the_same_bytes(path):
+    TransformerXL(SMALL).save(path)
+    first = path.read_bytes()
+    TransformerXL(SMALL).save(path)
+    assert path.read_bytes() == first
+
+
+def test_a_model_may_be_saved_over_the_file_it_came_from(path):
+    TransformerXL(SMALL, seed=1).save(path)
+    model = npxl.load(path)
+    model.params.flat[0] = 7
+    model.save(path)
+    assert_eq(npxl.load(path).params.flat, model.params.flat)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_loaded_model_does_not_change_with_its_file(path):
+    model = TransformerXL(SMALL, seed=1)
+    model.save(path)
+    loaded = npxl.load(path)
+    path.write_bytes(b"\0" * path.stat().st_size)
+    assert_eq(loaded.params.flat, model.params.flat)
+
+
+def test_a_missing_file_is_an_error(path):
+    with pytest.raises(NpxlError, match=r"There is no file .*model\.safetensors"):
+        npxl.load(path)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_file_is_an_error(path, kept):
+    TransformerXL(SMALL).save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(NpxlError, match="damaged, cut short or not a safetensors file"):
+        npxl.load(path)
+
+
+def test_a_foreign_file_is_an_error(path):
+    path.write_text("The quick brown fox jumps over the lazy dog.")
+    with pytest.raises(NpxlError, match="not a safetensors file"):
+        npxl.load(path)
+    safetensors.numpy.save_file({"weight": np.zeros(3)}, path)
+    with pytest.raises(NpxlError, match="npxl did not write it"):
+        npxl.load(path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "facts"),
+    [
+        (lambda t, c: t.update(b=t.pop("softmax.bias")), ["lack softmax.bias", "unknown b"]),
+        (lambda t, c: t.update({"attention.u": np.zeros((3, 3), np.float32)}),
+         ["attention.u", "(3, 3)", "(2, 3)"]),
+        (lambda t, c: t.update({"attention.u": np.zeros((2, 3))}), ["float32", "float64"]),
+        (lambda t, c: t.update({name: tensor.astype(np.float16) for name, tensor in t.items()}),
+         ["float16", "float32 or float64"]),
+        (lambda t, c: c.update(n_layer=2), ["lack layers.1."]),
+        (lambda t, c: c.update(n_layer=-1), ["n_layer is -1"]),
+        (lambda t, c: c.update(n_layers=1), ["no option 'n_layers'"]),
+    ],
+)  # fmt: skip
+def test_tensors_that_do_not_fit_are_an_error_with_the_facts(path, fault, facts):
+    TransformerXL(SMALL).save(path)
+    tensors, metadata = contents(path)
+    metadata = json.loads(metadata["npxl"])
+    fault(tensors, metadata["config"])
+    safetensors.numpy.save_file(tensors, path, metadata={"npxl": json.dumps(metadata)})
+    with pytest.raises(NpxlError) as error:
+        npxl.load(path)
+    for fact in [str(path), *facts]:
+        assert fact in str(error.value)
+
+
+def test_numbers_that_numpy_lacks_are_an_error(path):
+    header = {"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + bytes(4))
+    with pytest.raises(NpxlError, match="bfloat16"):
+        npxl.load(path)
+
+
+def test_a_model_of_another_kind_is_an_error(path):
+    TransformerXL(SMALL).save(path)
+    tensors, metadata = contents(path)
+    metadata = json.loads(metadata["npxl"]) | {"model": "lstm"}
+    safetensors.numpy.save_file(tensors, path, metadata={"npxl": json.dumps(metadata)})
+    with pytest.raises(NpxlError, match="'lstm'"):
+        npxl.load(path)
+
+
+def test_a_save_that_fails_leaves_the_old_file(path, monkeypatch):
+    TransformerXL(SMALL, seed=1).save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        TransformerXL(replace(SMALL, n_layer=2)).save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
