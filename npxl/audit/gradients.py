@@ -37,6 +37,7 @@ STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
 COMPLEX_STEP = 1e-30
 CENTRAL_TOLERANCE = 1e-7
 COMPLEX_TOLERANCE = 1e-10
+VANISHING = 1e-4
 INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
 
@@ -47,7 +48,8 @@ class Error:
 
     absolute: float
     relative: float
-    """To the largest entry of the tensor's gradient (of the whole gradient, where that is zero)."""
+    """To the largest entry of the tensor's gradient, or to `VANISHING` times the largest of the
+    whole gradient where that is more: rounding hides what is smaller."""
     index: tuple[int, ...]
     """The entry at which it was found."""
 
@@ -239,7 +241,7 @@ def gradcheck(
         indices = _chosen(gradient, entries, draw)
         exact = np.array([gradient[index] for index in indices])
         largest = float(np.abs(gradient).max())
-        scale = largest or overall or 1.0
+        scale = max(largest, VANISHING * overall) or 1.0
         slopes, crossed = function.central_differences(name, indices, steps)  # [steps, entries]
         central = [
             _error(exact, *column, indices, scale) for column in zip(slopes, crossed, strict=True)
@@ -256,7 +258,7 @@ def gradcheck(
         complex_slopes = np.array([function.complex_step(name, index) for index in indices])
         direction = draw.standard_normal(gradient.shape)
         along = float((gradient * direction).sum())
-        size = float(np.abs(gradient * direction).sum()) or scale
+        size = max(float(np.abs(gradient * direction).sum()), scale)
         checks.append(
             TensorCheck(
                 name=name,
