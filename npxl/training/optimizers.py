@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from npxl.config import TrainConfig
 from npxl.errors import NpxlError
 from npxl.kernels.adam import adam_update, squared_norm
+from npxl.params import Params
 
 Array = NDArray[Any]
 
@@ -66,6 +68,17 @@ class Adam:
         self.second_moment = np.zeros(size, dtype)
         self.step = 0
 
+    @classmethod
+    def of(cls, config: TrainConfig, params: Params) -> Adam:
+        """As a run's configuration says, for these parameters."""
+        return cls(
+            params.flat.size,
+            params.dtype,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            epsilon=config.adam_epsilon,
+        )
+
     @property
     def state(self) -> dict[str, Array]:
         """Both moments by name."""
@@ -104,6 +117,26 @@ class Adam:
         # A float64 scalar would carry the whole loop over to float64.
         typed = (params.dtype.type(scalar) for scalar in scalars)
         adam_update(params, gradient, self.first_moment, self.second_moment, *typed)
+
+
+def restore(optimizer: Optimizer, vectors: Mapping[str, Array], step: int) -> None:
+    """Put an optimiser into the state that was saved after `step` updates.
+
+    Raises
+    ------
+    NpxlError
+        When a vector is missing or does not fit.
+    """
+    for name, own in optimizer.state.items():
+        saved = vectors.get(name)
+        if saved is None or saved.shape != own.shape or saved.dtype != own.dtype:
+            found = "none" if saved is None else f"one of {saved.dtype} and shape {saved.shape}"
+            raise NpxlError(
+                f"The optimiser needs a {name} of {own.dtype} and shape {own.shape}, but the saved "
+                f"state has {found}."
+            )
+        own[...] = saved
+    optimizer.step = step
 
 
 def gradient_norm(gradient: Array) -> float:

@@ -1,0 +1,138 @@
+"""Checkpoints: all that a run needs to continue bit for bit, in one safetensors file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from npxl.errors import NpxlError
+from npxl.memory import Memory
+from npxl.models import LanguageModel
+from npxl.models.files import TRAINING_PREFIX, model_from, save_model
+from npxl.tensor_files import read_tensors
+
+Array = NDArray[Any]
+
+_MEMORY = TRAINING_PREFIX + "memory"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores on the validation split after some step."""
+
+    step: int
+    nll: float
+    """Nats a token."""
+    bpc: float
+    """Bits per character of the original text."""
+    bpb: float
+    """Bits per byte of the original text."""
+    ppl: float
+    """exp(nll)."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums over the steps since the last line of metrics."""
+
+    steps: int = 0
+    nll: float = 0.0
+    grad_norm: float = 0.0
+    clipped: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.  Nothing here depends on a clock, except `steps` when it was measured."""
+
+    step: int = 0
+    """Updates made."""
+    steps: int | None = None
+    """Updates of the whole run; None while they are to be measured from a number of minutes."""
+    evaluated: int = 0
+    """The last step whose evaluation is done."""
+    best: Evaluation | None = None
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run at one moment: the model, the optimiser's vectors by name, memory and progress."""
+
+    model: LanguageModel
+    optimizer: dict[str, Array]
+    memory: Memory
+    progress: Progress
+
+
+def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint, atomically: what was at `path` before stays until all is on the disk.
+
+    The file is also a model file: `npxl.load` reads it and leaves the rest aside.  The same
+    checkpoint always gives the same bytes.  While writing, one more copy of everything in it is
+    held in memory.
+
+    Raises
+    ------
+    NpxlError
+        When the disk is full.
+    """
+    vectors = {TRAINING_PREFIX + name: each for name, each in checkpoint.optimizer.items()}
+    save_model(
+        checkpoint.model,
+        path,
+        {**vectors, _MEMORY: checkpoint.memory.states},
+        {"progress": asdict(checkpoint.progress)},
+    )
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """The checkpoint in a file that `save_checkpoint` wrote; all arrays are copies.
+
+    Raises
+    ------
+    NpxlError
+        When there is no such file, it is damaged, or it is a model without a run's state.
+    """
+    tensors, metadata = read_tensors(path)
+    model = model_from(path, tensors, metadata)
+    progress = _progress_from(path, metadata)
+    try:
+        memory = Memory(tensors.pop(_MEMORY))
+    except (KeyError, NpxlError) as error:
+        raise NpxlError(f"{path} holds no usable memory of the streams: {error}") from error
+    fresh = model.init_memory(memory.batch_size)
+    if _but_for_length(memory) != _but_for_length(fresh):
+        raise NpxlError(f"{path} holds {memory}, which does not fit its model: expected {fresh}.")
+    optimizer = {
+        name.removeprefix(TRAINING_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(TRAINING_PREFIX)
+    }
+    return Checkpoint(model, optimizer, memory, progress)
+
+
+def load_progress(path: str | Path) -> Progress:
+    """How far the run of a checkpoint is."""
+    return _progress_from(path, read_tensors(path)[1])
+
+
+def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
+    try:
+        values = dict(metadata["progress"])
+        tally = Tally(**values.pop("tally"))
+        best = values.pop("best")
+        return Progress(**values, best=None if best is None else Evaluation(**best), tally=tally)
+    except (KeyError, TypeError) as error:
+        raise NpxlError(
+            f"{path} is a model without the state of a run, so that training cannot continue "
+            "from it; use the run's last.safetensors."
+        ) from error
+
+
+def _but_for_length(memory: Memory) -> tuple[Any, ...]:
+    n_layer, batch_size, _, d_model = memory.states.shape
+    return n_layer, batch_size, d_model, memory.states.dtype

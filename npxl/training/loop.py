@@ -1,0 +1,364 @@
+"""The training loop: updates, evaluations and checkpoints; an interruption changes none of them."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from types import FrameType, TracebackType
+from typing import Any
+
+from npxl.data import Streams
+from npxl.errors import NpxlError
+from npxl.inference.evaluation import EvaluationStopped, evaluate
+from npxl.layers.dropout import MaskKey
+from npxl.training.checkpoints import Checkpoint, Evaluation, Tally, save_checkpoint
+from npxl.training.metrics import MetricsFile, bits_per_byte, bits_per_character, perplexity
+from npxl.training.optimizers import Adam, clip_scale, gradient_norm, restore
+from npxl.training.progress import Reporter, StepReport
+from npxl.training.run import Run
+from npxl.training.schedules import learning_rate
+from npxl.training.workers import Workers, available_cores
+
+_SAVING_AT_MOST = 1 / 20
+"""Part of the time that saving between evaluations may take."""
+
+
+class Diverged(NpxlError):
+    """A loss or a gradient is not finite; nothing of that step was applied or saved."""
+
+
+class Trainer:
+    """Takes a run from its last checkpoint to its end.
+
+    A run that was just created and one that was interrupted are the same to it: both continue from
+    last.safetensors.  docs/training.md explains why the result has the same bytes either way.
+
+    Parameters
+    ----------
+    run
+        What to train.
+    steps
+        A new number of updates for the whole run, so that it goes on after its end for example; the
+        cosine leads there from now on.  None: as before.
+
+    Attributes
+    ----------
+    progress
+        How far the run is.
+
+    Raises
+    ------
+    NpxlError
+        When the checkpoint is damaged or of another run or has made more than `steps` updates, or
+        the corpus is not there or has changed.
+    """
+
+    def __init__(self, run: Run, steps: int | None = None) -> None:
+        config, checkpoint = run.train_config, run.checkpoint()
+        self._run, self._config, self._model = run, config, checkpoint.model
+        self._optimizer = Adam.of(config, self._model.params)
+        self._workers = Workers(self._model, config.batch_size, config.workers or available_cores())
+        self._streams = Streams(
+            run.corpus.train.tokens, config.batch_size, config.tgt_len, run.model_config.ext_len
+        )
+        try:
+            if self._model.config != run.model_config or self._model.dtype != config.dtype:
+                raise NpxlError("Its model is not the one that run.json describes.")
+            restore(self._optimizer, checkpoint.optimizer, checkpoint.progress.step)
+            self._workers.memory = checkpoint.memory
+        except NpxlError as error:
+            raise NpxlError(f"{run.last} does not belong to this run. {error}") from error
+        self.progress = self._saved = checkpoint.progress
+        if steps is not None:
+            if steps < self.progress.step:
+                raise NpxlError(
+                    f"steps is {steps}, but the run {run.folder} has made {self.progress.step} "
+                    "updates already; ask for at least as many."
+                )
+            self.progress = replace(self.progress, steps=steps)
+        self._next_save = math.inf
+        self._tokens, self._seconds = 0, 0.0  # since the last line of metrics
+
+    @property
+    def finished(self) -> bool:
+        """Whether all updates are made and the last one is evaluated."""
+        return self.progress.step == self.progress.steps and not self._evaluation_is_due
+
+    def run(self, reporter: Reporter | None = None) -> bool:
+        """Train until the end, or until Ctrl-C or SIGTERM, with everything saved either way.
+
+        The first such signal ends the loop after the update that is being made, or gives up an
+        evaluation, which a resumed run then makes; a second one is not held back any more.
+
+        Returns
+        -------
+        bool
+            Whether the run is finished.
+
+        Raises
+        ------
+        Diverged
+            When a loss or a gradient is not finite.
+        NpxlError
+            When the disk is full.  The last checkpoint stays as it was in either case.
+        """
+        reporter = reporter or Reporter()
+        with (
+            _StopRequest() as stop,
+            MetricsFile(self._run.metrics, self.progress) as metrics,
+            self._workers,
+            reporter,
+        ):
+            reporter.begin(self._run, self.progress)
+            started = time.perf_counter() - metrics.elapsed
+            budget = self._budget()
+            self._save_if_changed()
+            while not (stop.requested or self.finished):
+                if self._evaluation_is_due:
+                    record = self._evaluate(lambda: stop.requested, reporter.evaluating)
+                else:
+                    report = self.update()
+                    reporter.step(report)
+                    if self.progress.steps is None:
+                        self._fix_steps(budget, report)
+                    record = self._line_of_metrics(report)
+                if record is not None:
+                    record["elapsed"] = round(time.perf_counter() - started, 3)
+                    metrics.append(record)
+                    reporter.metrics(record)
+                if self.progress.evaluated != self._saved.evaluated or (
+                    time.perf_counter() >= self._next_save
+                ):
+                    self._save_if_changed()
+            self._save_if_changed()
+            reporter.end(self._run, self.progress)
+        return self.finished
+
+    def update(self) -> StepReport:
+        """Make one update: read a segment of every stream, and move the parameters.
+
+        Raises
+        ------
+        Diverged
+            When the loss or the norm of its gradient is not finite; the parameters are unchanged,
+            the memory is not.
+        """
+        config, progress = self._config, self.progress
+        started = time.perf_counter()
+        step = progress.step + 1
+        batch = self._streams.batch(progress.step * config.tgt_len)
+        result = self._workers.step(*batch, MaskKey(config.seed, step))
+        norm = gradient_norm(result.gradient.flat)
+        self._require_finite("loss", result.nll, step)
+        self._require_finite("norm of the gradient", norm, step)
+        lr = learning_rate(step, config, progress.steps)
+        scale = clip_scale(norm, config.clip)
+        self._optimizer.update(self._model.params.flat, result.gradient.flat, lr, scale)
+        tally = progress.tally
+        self.progress = replace(
+            progress,
+            step=step,
+            tally=Tally(
+                steps=tally.steps + 1,
+                nll=tally.nll + result.nll,
+                grad_norm=tally.grad_norm + norm,
+                clipped=tally.clipped + (scale < 1),
+            ),
+        )
+        seconds = time.perf_counter() - started
+        self._tokens += batch[1].size
+        self._seconds += seconds
+        return StepReport(
+            step=step,
+            steps=progress.steps,
+            nll=result.nll,
+            bpc=bits_per_character(result.nll, self._run.corpus.train),
+            lr=lr,
+            tokens=batch[1].size,
+            seconds=seconds,
+        )
+
+    @property
+    def _evaluation_is_due(self) -> bool:
+        progress = self.progress
+        return (
+            self._run.corpus.valid is not None
+            and progress.step > progress.evaluated
+            and (progress.step % self._config.eval_interval == 0 or progress.step == progress.steps)
+        )
+
+    def _evaluate(
+        self, stop: Callable[[], bool], report: Callable[[int, int], None]
+    ) -> dict[str, Any] | None:
+        """Score the validation split, keep the model if it is the best; None if `stop` says so."""
+        split, step = self._run.corpus.split("valid"), self.progress.step
+        try:
+            score = evaluate(
+                self._model,
+                split.tokens,
+                tgt_len=self._config.tgt_len,
+                n_workers=self._config.workers or available_cores(),
+                progress=report,
+                stop=stop,
+            )
+        except EvaluationStopped:
+            return None
+        self._require_finite("validation loss", score.nll, step)
+        evaluation = Evaluation(
+            step=step,
+            nll=score.nll,
+            bpc=bits_per_character(score.nll, split),
+            bpb=bits_per_byte(score.nll, split),
+            ppl=perplexity(score.nll),
+        )
+        best = self.progress.best
+        is_best = best is None or evaluation.nll < best.nll
+        if is_best:
+            self._model.save(self._run.best)
+        self.progress = replace(self.progress, evaluated=step, best=evaluation if is_best else best)
+        return {"split": "valid", **asdict(evaluation), "best": is_best}
+
+    def _line_of_metrics(self, last: StepReport) -> dict[str, Any] | None:
+        """Means since the last line, every `log_interval` updates and after the last one."""
+        progress, tally = self.progress, self.progress.tally
+        if progress.step % self._config.log_interval and progress.step != progress.steps:
+            return None
+        nll = tally.nll / tally.steps
+        record = {
+            "split": "train",
+            "step": progress.step,
+            "nll": nll,
+            "bpc": bits_per_character(nll, self._run.corpus.train),
+            "lr": last.lr,
+            "grad_norm": tally.grad_norm / tally.steps,
+            "clipped": tally.clipped / tally.steps,
+            "tokens_per_second": round(self._tokens / self._seconds, 1),
+        }
+        self.progress = replace(progress, tally=Tally())
+        self._tokens, self._seconds = 0, 0.0
+        return record
+
+    def _save_if_changed(self) -> None:
+        started = time.perf_counter()
+        if self.progress != self._saved:
+            save_checkpoint(
+                self._run.last,
+                Checkpoint(self._model, self._optimizer.state, self._workers.memory, self.progress),
+            )
+            self._saved = self.progress
+        ended = time.perf_counter()
+        pause = max(self._config.save_interval, (ended - started) / _SAVING_AT_MOST)
+        self._next_save = ended + pause
+
+    def _budget(self) -> _Budget:
+        """The minutes of the run, none when its number of steps is known."""
+        config, model_config = self._config, self._run.model_config
+        valid = self._run.corpus.valid
+        n_scored = 0 if valid is None else len(valid) - 1
+        return _Budget(
+            seconds=60 * (config.minutes or 0.0),
+            # Until then kernels are compiled, and segments are cheaper: the memory is not full.
+            unmeasured=2 + math.ceil(model_config.mem_len / config.tgt_len),
+            # Scoring is a forward pass, which is at most half of an update.
+            evaluation=n_scored / (config.batch_size * config.tgt_len) / 2,
+            eval_interval=config.eval_interval,
+        )
+
+    def _fix_steps(self, budget: _Budget, report: StepReport) -> None:
+        left = budget.steps_left(report.seconds)
+        if left is not None:
+            self.progress = replace(self.progress, steps=self.progress.step + left)
+
+    def _require_finite(self, what: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            config = self._config
+            raise Diverged(
+                f"The {what} at step {step} is {value}, so training has stopped; the checkpoint of "
+                f"step {self._saved.step} is kept in {self._run.folder}. Start a new run with a "
+                f"lower lr (it was {config.lr:g}) or a longer warm-up (warmup_steps was "
+                f"{config.warmup_steps})."
+            )
+
+
+class _Budget:
+    """How many updates fit in a time, once their speed is known.
+
+    Parameters
+    ----------
+    seconds
+        The time for updates and evaluations, from now on.
+    unmeasured
+        Updates at the start that say nothing about the speed.
+    evaluation
+        What an evaluation costs, in updates.
+    eval_interval
+        Updates between two evaluations.
+    """
+
+    _PART_TO_MEASURE = 0.02
+    _UPDATES_TO_MEASURE = 5
+
+    def __init__(
+        self, seconds: float, unmeasured: int, evaluation: float, eval_interval: int
+    ) -> None:
+        self._end = time.perf_counter() + seconds
+        self._enough = self._PART_TO_MEASURE * seconds
+        self._unmeasured = unmeasured
+        self._evaluation, self._eval_interval = evaluation, eval_interval
+        self._measured, self._n_measured = 0.0, 0
+
+    def steps_left(self, seconds: float) -> int | None:
+        """After one more update, which took `seconds`: how many will fit, None if not yet known."""
+        left = self._end - time.perf_counter()
+        if left <= 0:
+            return 0
+        if self._unmeasured > 0:
+            self._unmeasured -= 1
+            return None
+        self._measured += seconds
+        self._n_measured += 1
+        if self._measured < self._enough or self._n_measured < self._UPDATES_TO_MEASURE:
+            return None
+        updates = left * self._n_measured / self._measured
+        # One evaluation after every interval, and one more at the end.
+        updates = (updates - self._evaluation) / (1 + self._evaluation / self._eval_interval)
+        return max(0, math.floor(updates))
+
+
+class _StopRequest:
+    """Ctrl-C and SIGTERM as a flag; a context manager.
+
+    After the first signal the handlers from before are back, so that a second one is not held back.
+    Signals reach the main thread only; in another, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> _StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore()
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._handlers:
+            number, handler = self._handlers.popitem()
+            signal.signal(number, handler or signal.SIG_DFL)

@@ -1,0 +1,299 @@
+"""A run's folder: what was trained, how, on which text, and how far it is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
+from npxl.data import BUNDLED, Corpus, Vocabulary, load_corpus, vocabulary_from_dict
+from npxl.errors import NpxlError
+from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
+from npxl.models import LanguageModel
+from npxl.models.files import load_model
+from npxl.models.transformer_xl import TransformerXL
+from npxl.params import count
+from npxl.training.checkpoints import (
+    Checkpoint,
+    Progress,
+    load_checkpoint,
+    load_progress,
+    save_checkpoint,
+)
+from npxl.training.optimizers import Adam
+from npxl.training.workers import available_cores
+
+_FORMAT = 1
+
+
+@dataclass(eq=False)
+class Run:
+    """A folder made by `Run.create`, or opened again by `Run.open`.
+
+    run.json and vocabulary.json say what was started and are never written again; metrics.jsonl
+    grows; last.safetensors is the checkpoint to continue from, best.safetensors the model with the
+    best score on the validation split.  See docs/training.md.
+
+    Attributes
+    ----------
+    folder
+        Where it lies.
+    model_config, train_config
+        As the run was started; `vocab_size` is the corpus's, `workers` a number.
+    corpus_source
+        The name of a bundled text, or the absolute path of a file or folder.
+    fingerprint
+        Of the corpus.
+    command
+        The words of the command that started it.
+    started
+        When, in ISO 8601.
+    version
+        Of the npxl that started it.
+    """
+
+    folder: Path
+    model_config: ModelConfig
+    train_config: TrainConfig
+    corpus_source: str
+    fingerprint: str
+    command: tuple[str, ...]
+    started: str
+    version: str
+    _corpus: Corpus | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        corpus_source: str | Path,
+        model_config: ModelConfig,
+        train_config: TrainConfig,
+        command: Sequence[str] = (),
+    ) -> Run:
+        """Make the folder of a new run, with a checkpoint at step 0 in it.
+
+        The folder appears complete or not at all.
+
+        Parameters
+        ----------
+        folder
+            Must not exist yet.
+        corpus_source
+            What `load_corpus` takes.
+        model_config
+            `vocab_size` is replaced by the size of the corpus's vocabulary.
+        train_config
+            `workers`, when it is None, is replaced by the number of cores.
+        command
+            The words of the command, for the record.
+
+        Raises
+        ------
+        NpxlError
+            When there is something at `folder`, it cannot be made, the corpus cannot be used, or
+            the disk is full.
+        """
+        folder = Path(folder)
+        if folder.exists():
+            raise NpxlError(
+                f"{folder} exists, and a run is never overwritten: continue it with --resume, or "
+                "choose another folder with --out."
+            )
+        corpus = load_corpus(corpus_source, train_config.vocabulary, train_config.min_count)
+        run = cls(
+            folder=folder,
+            model_config=replace(model_config, vocab_size=corpus.vocab.size),
+            train_config=replace(train_config, workers=train_config.workers or available_cores()),
+            corpus_source=_lasting(corpus_source),
+            fingerprint=corpus.fingerprint,
+            command=tuple(command),
+            started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            version=_version(),
+            _corpus=corpus,
+        )
+        parent = folder.absolute().parent
+        draft = parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
+        with _errors_of_the_user(parent):
+            draft.mkdir(parents=True)
+            try:
+                run._write(draft, corpus.vocab)
+                os.rename(draft, folder)
+            except BaseException:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
+        return run
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """The run in a folder; NpxlError when there is none or its description is damaged."""
+        folder = Path(folder)
+        path = folder / "run.json"
+        if not path.is_file():
+            raise NpxlError(
+                f"There is no run in {folder}: a folder with a run.json, which npxl train makes, "
+                "was expected."
+            )
+        record = _read_json(path)
+        if record.get("format") != _FORMAT:
+            raise NpxlError(
+                f"{path} is in format {record.get('format')}, but this npxl reads format "
+                f"{_FORMAT}; use the version that wrote it, {record.get('npxl')}."
+            )
+        try:
+            return cls(
+                folder=folder,
+                model_config=from_dict(ModelConfig, record["model"]),
+                train_config=from_dict(TrainConfig, record["train"]),
+                corpus_source=record["corpus"]["source"],
+                fingerprint=record["corpus"]["fingerprint"],
+                command=tuple(record["command"]),
+                started=record["started"],
+                version=record["npxl"],
+            )
+        except KeyError as error:
+            raise NpxlError(f"{path} does not describe a run: it lacks {error}.") from error
+        except (TypeError, NpxlError) as error:
+            raise NpxlError(f"{path} does not describe a run. {error}") from error
+
+    @property
+    def last(self) -> Path:
+        """The file of the checkpoint to continue from."""
+        return self.folder / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The file of the model with the best validation score; there after an evaluation."""
+        return self.folder / "best.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """The file of the metrics."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters of the model."""
+        return count(TransformerXL.parameter_shapes(self.model_config))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What the model's tokens mean."""
+        return vocabulary_from_dict(_read_json(self.folder / "vocabulary.json"))
+
+    @property
+    def corpus(self) -> Corpus:
+        """The text that the run was started on.
+
+        Raises
+        ------
+        NpxlError
+            When it is not there any more, or has changed.
+        """
+        if self._corpus is None:
+            config = self.train_config
+            corpus = load_corpus(self.corpus_source, config.vocabulary, config.min_count)
+            if corpus.fingerprint != self.fingerprint:
+                raise NpxlError(
+                    f"The text {self.corpus_source} has changed since the run {self.folder} was "
+                    "started on it: put the old text back, or start a new run."
+                )
+            self._corpus = corpus
+        return self._corpus
+
+    def model(self, which: Literal["best", "last"] = "best") -> LanguageModel:
+        """The model with the best validation score, or the last one.
+
+        Until something has been evaluated, the best is the last.
+        """
+        return load_model(self.best if which == "best" and self.best.exists() else self.last)
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint to continue from."""
+        return load_checkpoint(self.last)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything known about the run, as plain JSON values: what `npxl info` shows."""
+        progress = load_progress(self.last)
+        return {
+            "run": str(self.folder),
+            "parameters": self.n_parameters,
+            "step": progress.step,
+            "steps": progress.steps,
+            "best": None if progress.best is None else asdict(progress.best),
+            **self._record(),
+        }
+
+    def _record(self) -> dict[str, Any]:
+        """What run.json holds, `format` apart."""
+        return {
+            "npxl": self.version,
+            "started": self.started,
+            "command": list(self.command),
+            "corpus": {"source": self.corpus_source, "fingerprint": self.fingerprint},
+            "model": to_dict(self.model_config),
+            "train": to_dict(self.train_config),
+        }
+
+    def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
+        config = self.train_config
+        _write_json(folder / "run.json", {"format": _FORMAT, **self._record()})
+        _write_json(folder / "vocabulary.json", vocabulary.to_dict())
+        model = TransformerXL(self.model_config, seed=config.seed, dtype=config.dtype)
+        start = Checkpoint(
+            model=model,
+            optimizer=Adam.of(config, model.params).state,
+            memory=model.init_memory(config.batch_size),
+            progress=Progress(steps=config.steps if config.minutes is None else None),
+        )
+        save_checkpoint(folder / self.last.name, start)
+
+
+@contextmanager
+def _errors_of_the_user(folder: Path) -> Iterator[None]:
+    """Turn the system's refusal to write below `folder` into an NpxlError."""
+    try:
+        with full_disk_is_an_error_of_the_user(folder):
+            yield
+    except OSError as error:
+        raise NpxlError(
+            f"No run can be made in {folder} ({error.strerror}): choose another folder with --out."
+        ) from error
+
+
+def _lasting(corpus_source: str | Path) -> str:
+    """The source by a name that holds from any working folder."""
+    if isinstance(corpus_source, str) and corpus_source in BUNDLED:
+        return corpus_source
+    return str(Path(corpus_source).expanduser().absolute())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise NpxlError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise NpxlError(f"{path} holds a {type(values).__name__}, but an object was expected.")
+    return values
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    with atomic_write(path) as file:
+        file.write(json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("npxl")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
