@@ -86,6 +86,8 @@ def test_parallel_streams_score_every_token_as_the_plain_loop_does(case, n_strea
         (dict(mem_len=6, attn_window=7), 3),
         (dict(mem_len=6, attn_window=4), 4),
         (dict(mem_len=6, attn_window=8), 3),
+        (dict(mem_len=7, attn_window=4), 5),
+        (dict(mem_len=5, attn_window=7), 4),
         (dict(mem_len=4, ext_len=4), 2),
         (dict(mem_len=0), 4),
     ],

@@ -116,10 +116,12 @@ def naive_distribution(log_p, temperature, top_k, top_p):
 
 
 @given(
-    st.lists(st.floats(0.01, 1), min_size=1, max_size=12),
-    st.floats(0.3, 3),
+    # Weights and p on grids that keep rounding from deciding which of two tokens ranks higher, or
+    # whether a sum has reached p.
+    st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    st.sampled_from([0.3, 0.7, 1.0, 2.9]),
     st.none() | st.integers(1, 14),
-    st.none() | st.floats(0.05, 0.99),
+    st.none() | st.integers(3, 98).map(lambda percent: percent / 100 + 1 / 1234567),
     st.floats(0, 1, exclude_max=True),
 )
 def test_a_draw_inverts_the_distribution_function_of_the_naive_definitions(

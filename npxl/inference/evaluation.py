@@ -21,8 +21,8 @@ from npxl.training.workers import run_parallel
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_TOKENS_AT_ONCE = 512
-"""Tokens in a forward pass beyond which more streams make it no faster, only larger."""
+_TOKENS_AT_ONCE = 256
+"""Tokens in a worker's forward pass beyond which more streams make it larger, but no faster."""
 
 _AFFORDABLE_WARM_UP = 1 / 8
 """Part of a text that may be read a second time for the sake of parallel streams."""
@@ -123,12 +123,14 @@ def score(
 def warm_up_segments(config: ModelConfig, tgt_len: int) -> int:
     """Segments R before a segment that its scores depend on; derived in docs/evaluation.md.
 
-    With a window W ≤ mem_len + 1 that is ⌈n_layer · (W − 1) / T⌉, otherwise
-    n_layer · ⌈mem_len / T⌉ + ⌈ext_len / T⌉.
+    The smaller of what the memory passes on, n_layer · ⌈mem_len / T⌉ + ⌈ext_len / T⌉, and what the
+    window lets through, ⌈n_layer · (W − 1) / T⌉.
     """
-    if config.attn_window is not None and config.attn_window <= config.mem_len + 1:
-        return _ceil_div(config.n_layer * (config.attn_window - 1), tgt_len)
-    return config.n_layer * _ceil_div(config.mem_len, tgt_len) + _ceil_div(config.ext_len, tgt_len)
+    passed_on = config.n_layer * _ceil_div(config.mem_len, tgt_len)
+    passed_on += _ceil_div(config.ext_len, tgt_len)
+    if config.reach is None:
+        return passed_on
+    return min(passed_on, _ceil_div(config.reach, tgt_len))
 
 
 @dataclass(frozen=True)
