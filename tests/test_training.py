@@ -1,0 +1,479 @@
+"""The loop: it learns, repeats itself bit for bit, and survives whatever stops it."""
+
+import io
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from small_runs import contents, create, finish, write_text
+
+import npxl.files
+from npxl import NpxlError
+from npxl.training import loop
+from npxl.training.checkpoints import Progress
+from npxl.training.loop import Diverged, Trainer
+from npxl.training.metrics import MetricsFile, read_metrics
+from npxl.training.progress import ConsoleReporter, Reporter
+from npxl.training.run import Run
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_text(tmp_path / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The same run as the tests make, never interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    create(folder / "run", write_text(folder / "text.txt"))
+    return finish(folder / "run")
+
+
+def without_clocks(records):
+    clocks = {"elapsed", "tokens_per_second"}
+    return [{key: record[key] for key in record.keys() - clocks} for record in records]
+
+
+def assert_same_run(run, whole):
+    for name, expected in contents(whole).items():
+        assert contents(run)[name] == expected, f"{name} differs"
+    metrics, expected = read_metrics(run.metrics), read_metrics(whole.metrics)
+    assert without_clocks(metrics) == without_clocks(expected)
+    times = [record["elapsed"] for record in metrics]
+    assert times == sorted(times)
+    assert not list(run.folder.glob(".*"))
+
+
+# What it does
+
+
+def test_it_learns_more_than_the_frequencies_of_symbols(tmp_path, text):
+    counts = np.bincount(np.frombuffer(text.read_bytes(), np.uint8))
+    frequencies = counts[counts > 0] / counts.sum()
+    entropy = -(frequencies * np.log2(frequencies)).sum()
+    model = {"dropout": 0.0, "init_std": 0.1}
+    create(tmp_path / "run", text, model, batch_size=8, tgt_len=16, steps=300, lr=5e-3)
+    run = finish(tmp_path / "run")
+    best = run.checkpoint().progress.best
+    assert best.bpb < 0.6 * entropy
+    assert best.bpb == best.bpc == pytest.approx(best.nll / math.log(2))
+    assert best.ppl == pytest.approx(math.exp(best.nll))
+
+
+def test_the_best_model_is_the_one_with_the_best_score(whole):
+    evaluations = [r for r in read_metrics(whole.metrics) if r["split"] == "valid"]
+    assert [record["step"] for record in evaluations] == [20, 40, 60]
+    lowest = min(evaluations, key=lambda record: record["nll"])
+    best = whole.checkpoint().progress.best
+    assert (best.step, best.nll) == (lowest["step"], lowest["nll"])
+    score = loop.evaluate(whole.model(), whole.corpus.valid.tokens, tgt_len=8, n_workers=2)
+    assert score.nll == best.nll
+
+
+def test_metrics_are_means_over_the_steps_since_the_last_line(whole):
+    records = [r for r in read_metrics(whole.metrics) if r["split"] == "train"]
+    assert [record["step"] for record in records] == [*range(7, 57, 7), 60]
+    assert records[0]["lr"] == pytest.approx(5e-3 * 7 / 10)
+    assert records[-1]["lr"] == pytest.approx(5e-5)
+    for record in records:
+        assert record["bpc"] == pytest.approx(record["nll"] / math.log(2))
+        assert 0 <= record["clipped"] <= 1
+        assert record["grad_norm"] > 0
+        assert record["tokens_per_second"] > 0
+
+
+def test_the_means_are_those_of_the_updates(tmp_path, text):
+    class Collector(Reporter):
+        def __init__(self):
+            self.losses, self.records = [], []
+
+        def step(self, report):
+            self.losses.append(report.nll)
+
+        def metrics(self, record):
+            self.records.append(record)
+
+    collector = Collector()
+    create(tmp_path / "run", text, steps=10, log_interval=4, eval_interval=100)
+    finish(tmp_path / "run", collector)
+    means = [np.mean(part) for part in np.split(np.array(collector.losses), [4, 8])]
+    got = [record["nll"] for record in collector.records if record["split"] == "train"]
+    assert got == pytest.approx(means)
+
+
+def test_words_and_characters_train_too(tmp_path, text):
+    for kind in ("words", "characters"):
+        create(tmp_path / kind, text, vocabulary=kind, steps=4)
+        best = finish(tmp_path / kind).checkpoint().progress.best
+        assert best.bpc == pytest.approx(best.bpb, rel=1e-9)  # the text is ASCII
+    assert best.bpc == pytest.approx(best.nll / math.log(2))
+
+
+def test_without_a_validation_split_there_is_a_last_but_no_best(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    write_text(tmp_path / "corpus" / "train.txt")
+    create(tmp_path / "run", tmp_path / "corpus", steps=5)
+    run = finish(tmp_path / "run")
+    assert run.checkpoint().progress.step == 5
+    assert not run.best.exists()
+    np.testing.assert_array_equal(run.model().params.flat, run.model("last").params.flat)
+
+
+def test_context_that_is_read_again_is_passed_on(tmp_path, text):
+    create(tmp_path / "run", text, model={"ext_len": 3}, steps=6)
+    assert finish(tmp_path / "run").checkpoint().memory.length == 8
+
+
+# It repeats itself
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path, text, whole):
+    create(tmp_path / "same", text)
+    assert_same_run(finish(tmp_path / "same"), whole)
+    create(tmp_path / "other", text, seed=1)
+    assert contents(finish(tmp_path / "other")) != contents(whole)
+
+
+def test_another_number_of_workers_agrees_to_rounding(tmp_path, text):
+    runs = []
+    for workers in (1, 2, 3):
+        create(tmp_path / str(workers), text, workers=workers, dtype="float64", steps=20)
+        runs.append(finish(tmp_path / str(workers)).model("last").params.flat)
+    for other in runs[1:]:
+        np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-9)
+        assert not np.array_equal(other, runs[0])  # so that the comparison means something
+
+
+# It survives what stops it
+
+
+class Crash(BaseException):
+    """As sudden as a power cut: nothing catches it."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("name", ["best.safetensors", "last.safetensors"])
+def test_a_crash_while_a_file_takes_its_name_changes_nothing(
+    tmp_path, text, whole, monkeypatch, name, number, moment
+):
+    replace, count = os.replace, 0
+
+    def crashing(source, target):
+        nonlocal count
+        count += Path(target).name == name
+        if count == number and moment == "before":
+            raise Crash
+        replace(source, target)
+        if count == number:
+            raise Crash
+
+    create(tmp_path / "run", text, save_interval=1e6)  # saved after evaluations only
+    with monkeypatch.context() as patch:
+        patch.setattr(npxl.files.os, "replace", crashing)
+        with pytest.raises(Crash):
+            Trainer(Run.open(tmp_path / "run")).run()
+    assert_same_run(finish(tmp_path / "run"), whole)
+
+
+SCRIPT = """
+    import os, signal, sys, threading, time
+    from npxl.training.loop import Trainer
+    from npxl.training.progress import ConsoleReporter
+    from npxl.training.run import Run
+    from rich.console import Console
+
+    folder, number, step, delay = sys.argv[1:]
+
+    class Signalling(ConsoleReporter):
+        def step(self, report):
+            if report.step == int(step):
+                threading.Timer(float(delay), os.kill, (os.getpid(), int(number))).start()
+
+    run = Run.open(folder)
+    print(Trainer(run).run(Signalling(Console(width=200))))
+"""
+
+
+def run_until_signal(run, number, step, delay):
+    """The outcome of a process that sends itself a signal some time after a step."""
+    script = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
+    arguments = [str(run.folder), str(int(number)), str(step), str(delay)]
+    return subprocess.run([*script, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, text, monkeypatch):
+    whole = create(tmp_path / "whole", text, steps=600, eval_interval=50)
+    run = create(tmp_path / "run", text, steps=600, eval_interval=50)
+    assert Trainer(whole).run()
+    moments = random.Random(11)
+    for _ in range(3):
+        step = run.checkpoint().progress.step + moments.randrange(1, 80)
+        outcome = run_until_signal(run, signal.SIGKILL, step, moments.random() * 0.05)
+        assert outcome.returncode == -signal.SIGKILL, outcome.stderr
+        assert run.checkpoint().progress.step < 600
+        for leftover in run.folder.glob(".*"):  # a save that was under way
+            leftover.unlink()
+    assert_same_run(finish(run.folder), whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_with_everything_saved(tmp_path, text, whole, number):
+    run = create(tmp_path / "run", text, save_interval=1000.0)
+    outcome = run_until_signal(run, number, 13, 0.0)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "Stopped after step" in outcome.stdout
+    assert f"npxl train --out {run.folder} --resume" in outcome.stdout
+    assert outcome.stdout.splitlines()[-1] == "False"
+    assert outcome.stderr == ""
+    assert 13 <= run.checkpoint().progress.step < 60
+    finish(run.folder)
+    assert contents(run) == contents(whole)
+
+
+def test_a_signal_gives_up_an_evaluation_which_is_made_later(tmp_path, text, whole):
+    class Impatient(Reporter):
+        def evaluating(self, done, total):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = create(tmp_path / "run", text, workers=1)  # so that the main thread evaluates
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert not Trainer(run).run(Impatient())
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    progress = run.checkpoint().progress
+    assert (progress.step, progress.evaluated) == (20, 0)
+    assert all(record["split"] == "train" for record in read_metrics(run.metrics))
+    create(tmp_path / "other", text, workers=1)
+    assert_same_run(finish(run.folder), finish(tmp_path / "other"))
+
+
+def test_a_second_signal_is_not_held_back(tmp_path, text):
+    class VeryImpatient(Reporter):
+        def step(self, report):
+            if report.step == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    run = create(tmp_path / "run", text)
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(run).run(VeryImpatient())
+    assert run.checkpoint().progress.step < 60
+
+
+def test_outside_the_main_thread_signals_are_left_alone(tmp_path, text, whole):
+    run = create(tmp_path / "run", text)
+    thread = threading.Thread(target=lambda: Trainer(run).run())
+    thread.start()
+    thread.join()
+    assert_same_run(run, whole)
+
+
+def test_full_disk_keeps_the_last_checkpoint(tmp_path, text, whole):
+    resource = pytest.importorskip("resource")
+    run = create(tmp_path / "run", text)
+    before = run.last.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+    try:
+        with pytest.raises(NpxlError, match="no room left"):
+            Trainer(run).run()
+        with pytest.raises(NpxlError, match="no room left"):
+            create(tmp_path / "new", text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run.last.read_bytes() == before
+    assert not list(run.folder.glob(".*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "text.txt"]
+    assert_same_run(finish(run.folder), whole)
+
+
+# It stops when it must
+
+
+def test_a_loss_that_is_not_finite_stops_it_before_the_update(tmp_path, text, capfd):
+    run = create(
+        tmp_path / "run", text, lr=1e30, warmup_steps=0, eval_interval=50, save_interval=1e6
+    )
+    before = run.last.read_bytes()
+    with pytest.raises(Diverged, match=r"loss at step 2 is (nan|inf).*step 0 is kept.*lower lr"):
+        Trainer(run).run()
+    assert run.last.read_bytes() == before
+    assert not run.best.exists()
+    assert capfd.readouterr().err == ""  # one clear sentence, no warnings beside it
+
+
+def test_a_validation_loss_that_is_not_finite_stops_it(tmp_path, text):
+    run = create(
+        tmp_path / "run", text, lr=1e30, warmup_steps=0, eval_interval=1, save_interval=1e6
+    )
+    before = run.last.read_bytes()
+    with pytest.raises(Diverged, match="validation loss at step 1 is"):
+        Trainer(run).run()
+    assert run.last.read_bytes() == before
+    assert not run.best.exists()
+
+
+def test_a_gradient_that_is_not_finite_stops_it(tmp_path, text, monkeypatch):
+    run = create(tmp_path / "run", text)
+    monkeypatch.setattr(loop, "gradient_norm", lambda gradient: math.inf)
+    trainer = Trainer(run)
+    with pytest.raises(Diverged, match="norm of the gradient at step 1 is inf"):
+        trainer.run()
+    assert trainer.progress == Progress(steps=60)
+    assert run.checkpoint().progress == Progress(steps=60)
+
+
+# It goes on
+
+
+def test_a_finished_run_says_so_and_changes_nothing(tmp_path, text, whole):
+    create(tmp_path / "run", text)
+    run = finish(tmp_path / "run")
+    trainer = Trainer(Run.open(run.folder))
+    assert trainer.finished
+    assert trainer.run()
+    assert_same_run(run, whole)
+
+
+def test_more_steps_continue_a_finished_run(tmp_path, text):
+    create(tmp_path / "run", text, steps=20)
+    run = finish(tmp_path / "run")
+    trainer = Trainer(run, steps=30)
+    assert not trainer.finished
+    assert trainer.run()
+    assert run.checkpoint().progress.step == run.describe()["steps"] == 30
+    with pytest.raises(NpxlError, match="has made 30 updates already"):
+        Trainer(run, steps=29)
+
+
+def test_a_new_number_of_steps_holds_from_the_start(tmp_path, text):
+    class Crashing(Reporter):
+        def step(self, report):
+            raise Crash
+
+    run = create(tmp_path / "run", text, save_interval=1e6)
+    with pytest.raises(Crash):
+        Trainer(run, steps=70).run(Crashing())
+    assert Run.open(run.folder).describe()["steps"] == 70
+
+
+class SimulatedClock:
+    """A clock on which an update takes a second and an evaluation ten."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.mark.parametrize(("minutes", "eval_interval"), [(10.0, 50), (2.0, 1000), (30.0, 400)])
+def test_minutes_become_the_steps_that_fit(minutes, eval_interval, monkeypatch):
+    clock = SimulatedClock()
+    monkeypatch.setattr(loop, "time", clock)
+    budget = loop._Budget(60 * minutes, unmeasured=3, evaluation=10.0, eval_interval=eval_interval)
+    clock.now += 20  # compiling
+    done, steps = 0, None
+    while steps is None:
+        clock.now += 1.0
+        done += 1
+        left = budget.steps_left(1.0)
+        steps = None if left is None else done + left
+    evaluations = steps // eval_interval + (steps % eval_interval > 0)
+    total = 20 + steps + 10 * evaluations
+    assert 0.9 * 60 * minutes < total <= 60 * minutes + 10
+
+
+def test_a_time_that_is_over_before_anything_is_measured_ends_the_run(monkeypatch):
+    clock = SimulatedClock()
+    monkeypatch.setattr(loop, "time", clock)
+    budget = loop._Budget(60, unmeasured=3, evaluation=10.0, eval_interval=10)
+    clock.now += 61
+    assert budget.steps_left(61.0) == 0
+
+
+def test_minutes_are_fixed_once(tmp_path, text):
+    class Stop(Reporter):
+        def step(self, report):
+            if report.steps is not None:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    run = create(tmp_path / "run", text, minutes=0.01, eval_interval=10_000)
+    assert run.checkpoint().progress.steps is None
+    Trainer(run).run(Stop())
+    steps = run.checkpoint().progress.steps
+    assert steps is not None
+    finish(run.folder)
+    progress = run.checkpoint().progress
+    assert progress.step == progress.steps == progress.evaluated == steps
+
+
+# What it writes
+
+
+def metrics_lines(*places):
+    for split, step in places:
+        record = {"split": split, "step": step, "elapsed": float(step)}
+        yield json.dumps(record).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("progress", "kept", "elapsed"),
+    [
+        (Progress(), 0, 0.0),
+        (Progress(step=10), 1, 10.0),
+        (Progress(step=20, evaluated=0), 2, 20.0),
+        (Progress(step=20, evaluated=20), 3, 20.0),
+        (Progress(step=35, evaluated=20), 4, 30.0),
+    ],
+)
+def test_metrics_after_the_checkpoint_are_cut_off(tmp_path, progress, kept, elapsed):
+    path = tmp_path / "metrics.jsonl"
+    places = [("train", 10), ("train", 20), ("valid", 20), ("train", 30), ("train", 40)]
+    lines = list(metrics_lines(*places))
+    path.write_bytes(b"".join(lines))
+    with MetricsFile(path, progress) as metrics:
+        assert metrics.elapsed == elapsed
+        metrics.append({"new": 1})
+    assert path.read_bytes() == b"".join(lines[:kept]) + b'{"new": 1}\n'
+
+
+@pytest.mark.parametrize("torn", [b'{"split": "train", "st', b'{"split": "train"}', b"\0\0\0\n"])
+def test_a_torn_line_is_cut_off(tmp_path, torn):
+    path = tmp_path / "metrics.jsonl"
+    (line,) = metrics_lines(("train", 10))
+    path.write_bytes(line + torn)
+    with MetricsFile(path, Progress(step=50, evaluated=50)):
+        pass
+    assert path.read_bytes() == line
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_console_shows_how_it_goes(tmp_path, text, terminal):
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=100, color_system=None)
+    create(tmp_path / "run", text)
+    run = finish(tmp_path / "run", ConsoleReporter(console))
+    shown = output.getvalue()
+    assert f"{run.n_parameters:,} parameters on text.txt" in shown
+    assert shown.count("validation: loss") == 3
+    assert "Finished after 60 steps" in shown
+    assert shown.count("gradient") == (0 if terminal else 9)
+    assert ("60/60" in shown) == terminal
+
+
+def test_a_run_on_the_bundled_text_is_created_by_name(tmp_path):
+    create(tmp_path / "run", "kjv")
+    assert Path(tmp_path / "run" / "run.json").is_file()
+    assert Run.open(tmp_path / "run").corpus.name == "kjv"
