@@ -108,7 +108,7 @@ class Trainer:
         """
         reporter = reporter or Reporter()
         with (
-            _StopRequest() as stop,
+            StopRequest() as stop,
             MetricsFile(self._run.metrics, self.progress) as metrics,
             self._workers,
             reporter,
@@ -329,7 +329,7 @@ class _Budget:
         return max(0, math.floor(updates))
 
 
-class _StopRequest:
+class StopRequest:
     """Ctrl-C and SIGTERM as a flag; a context manager.
 
     After the first signal the handlers from before are back, so that a second one is not held back.
@@ -340,7 +340,7 @@ class _StopRequest:
         self.requested = False
         self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> _StopRequest:
+    def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._request)
