@@ -34,6 +34,10 @@ class Memory:
         self._states = np.array(states, order="C")
         self._states.flags.writeable = False
 
+    def __reduce__(self) -> tuple[type[Memory], tuple[Array]]:
+        # NumPy forgets that an array is read-only when it copies or unpickles it.
+        return Memory, (self._states,)
+
     @property
     def states(self) -> Array:
         """[n_layer, B, m, d_model], read-only."""

@@ -1,6 +1,8 @@
 """Memory: what it keeps, and that nothing can reach into it."""
 
+import copy
 import gc
+import pickle
 import weakref
 from itertools import pairwise
 
@@ -90,6 +92,8 @@ def every_way_to_make_one():
     yield "selected by a slice", Memory(states).select(slice(0, 2)), [states]
     yield "concatenated", Memory.concatenate([Memory(states), Memory(states)]), [states]
     yield "concatenated alone", Memory.concatenate([Memory(states)]), [states]
+    yield "copied deeply", copy.deepcopy(Memory(states)), [states]
+    yield "unpickled", pickle.loads(pickle.dumps(Memory(states))), [states]
     yield "of a transposed array", Memory(states.transpose(0, 2, 1, 3)), [states]
 
 
