@@ -155,7 +155,7 @@ class TrainConfig:
     vocabulary
         What a token is: bytes, characters or words.
     min_count
-        Words seen less often than this in the training split become <unk>.
+        Words seen less often than this in the training split become `<unk>`.
     """
 
     batch_size: int = 16

@@ -1,0 +1,79 @@
+"""The command line: npxl train, eval, generate, audit and info; see docs/command_line.md.
+
+One file a command.  Commands import what they need when they run, so that help is there before
+NumPy and Numba are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from npxl.cli.audit import audit
+from npxl.cli.evaluate import evaluate
+from npxl.cli.generate import generate
+from npxl.cli.info import info
+from npxl.cli.output import remark
+from npxl.cli.train import train
+from npxl.errors import NpxlError
+
+app = App(
+    name="npxl",
+    help="Transformer-XL in NumPy and Numba, with every gradient written by hand.",
+    help_format="markdown",
+    result_action="return_value",
+    exit_on_error=False,
+    print_error=False,
+    suppress_keyboard_interrupt=False,
+)
+app.command(train, sort_key=1)
+app.command(evaluate, name="eval", sort_key=2)
+app.command(generate, sort_key=3)
+app.command(audit, sort_key=4)
+app.command(info, sort_key=5)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    words
+        What follows `npxl`; the arguments of this process when not given.
+
+    Returns
+    -------
+    int
+        Exit code: 0; 1 when an audit fails or a score is not finite; 2 after an error that the user
+        can put right, said in one sentence on standard error; 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if words is None else words)
+    try:
+        command, bound, ignored = app.parse_args(words, exit_on_error=False, print_error=False)
+        if "words" in ignored:
+            bound.arguments["words"] = words
+        code = command(*bound.args, **bound.kwargs)
+        sys.stdout.flush()
+    except (NpxlError, CycloptsError) as error:
+        return _fail(str(error))
+    except MemoryError as error:
+        return _fail(f"There is not enough memory ({error}): choose a smaller model or batch.")
+    except BrokenPipeError:
+        # Whoever read our output has enough.  What Python flushes at its end must go somewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}.")
+    except KeyboardInterrupt:
+        return 130
+    return int(code or 0)
+
+
+def _fail(sentence: str) -> int:
+    remark(f"npxl: {sentence}", style="red")
+    return 2

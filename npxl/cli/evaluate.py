@@ -1,0 +1,124 @@
+"""npxl eval."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from npxl.cli.options import AsJson, Which, options_of
+from npxl.cli.output import print_json, print_table, remark
+from npxl.config import ModelConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from npxl.inference import Score
+    from npxl.models import LanguageModel
+
+    ReadingOptions = dict[str, Any]
+    SegmentOptions = dict[str, Any]
+else:
+    ReadingOptions = options_of(
+        ModelConfig, ("mem_len", "attn_window", "clamp_len"), default="that of the run"
+    )
+    SegmentOptions = options_of(TrainConfig, ("tgt_len",), default="that of the run")
+
+_LABELS = {
+    "nll": "nats per token",
+    "bpc": "bits per character",
+    "bpb": "bits per byte",
+    "ppl": "perplexity",
+    "tokens_per_second": "tokens per second",
+}
+
+
+def evaluate(
+    run: Path,
+    corpus: str | None = None,
+    /,
+    *,
+    split: str = "test",
+    checkpoint: Which = "best",
+    segment: Annotated[SegmentOptions | None, Parameter(name="*")] = None,
+    reading: Annotated[ReadingOptions | None, Parameter(name="*")] = None,
+    workers: int | None = None,
+    as_json: AsJson = False,
+) -> int:
+    """Score every token of a split but the first, the memory carried from beginning to end.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    corpus
+        Another text, which is read in the run's vocabulary; the run's own when not given.
+    split
+        Part of the text: train, valid or test.
+    checkpoint
+        The model with the best validation score, or the last one.
+    workers
+        Threads; one for each processor core when not given.
+    as_json
+        Print one JSON object instead of a table.
+    """
+    from npxl.data import load_corpus
+    from npxl.training.metrics import bits_per_byte, bits_per_character, perplexity
+    from npxl.training.run import Run
+    from npxl.training.workers import available_cores
+
+    opened = Run.open(run)
+    text = opened.corpus if corpus is None else load_corpus(corpus, vocab=opened.vocabulary)
+    scored = text.split(split)
+    if scored.n_unknown:
+        remark(
+            f"{scored.n_unknown:,} of {len(scored):,} tokens are not in the run's vocabulary; each "
+            "is scored as the unknown symbol.",
+            style="yellow",
+        )
+    model = opened.model(checkpoint).reconfigured(**(reading or {}))
+    tgt_len = (segment or {}).get("tgt_len", opened.train_config.tgt_len)
+    n_workers = available_cores() if workers is None else workers
+    score = _score(model, scored.tokens, tgt_len, n_workers)
+    values = {
+        "split": split,
+        "tokens": score.tokens,
+        "nll": score.nll,
+        "bpc": bits_per_character(score.nll, scored),
+        "bpb": bits_per_byte(score.nll, scored),
+        "ppl": perplexity(score.nll),
+        "tokens_per_second": round(score.tokens_per_second, 1),
+    }
+    if as_json:
+        print_json(values)
+    else:
+        print_table({_LABELS.get(name, name): value for name, value in values.items()})
+    if not math.isfinite(score.nll):
+        remark("npxl: The score is not a finite number: this model has diverged.", style="red")
+        return 1
+    return 0
+
+
+def _score(model: LanguageModel, tokens: Any, tgt_len: int, n_workers: int) -> Score:
+    """The score, with a bar while it is computed; Ctrl-C gives up."""
+    from rich.progress import Progress
+
+    from npxl.inference import EvaluationStopped, evaluate
+    from npxl.training.loop import StopRequest
+
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with StopRequest() as stop, bar:
+        task = bar.add_task("scoring")
+        try:
+            return evaluate(
+                model,
+                tokens,
+                tgt_len,
+                n_workers=n_workers,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                stop=lambda: stop.requested,
+            )
+        except EvaluationStopped:
+            raise KeyboardInterrupt from None

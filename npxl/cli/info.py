@@ -1,0 +1,116 @@
+"""npxl info."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from npxl.cli.options import AsJson, PresetName
+from npxl.cli.output import print_json, print_table
+from npxl.config import PRESETS, ModelConfig, to_dict
+from npxl.config import preset as find_preset
+from npxl.errors import NpxlError
+
+
+def info(
+    run: Path | None = None,
+    /,
+    *,
+    preset: PresetName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show configuration, size and score of a run, or a preset; without either, list the presets.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    as_json
+        Print one JSON object instead of a table.
+    """
+    from npxl.training.run import Run
+
+    if run is not None and preset is not None:
+        raise NpxlError("Give RUN or --preset, but not both.")
+    if run is None and preset is None:
+        presets = {name: _of_preset(name) for name in PRESETS}
+        if as_json:
+            print_json(presets)
+        else:
+            print_table({n: f"{p['parameters']:>11,}   {p['summary']}" for n, p in presets.items()})
+        return
+    if run is None:
+        assert preset is not None
+        values = _of_preset(preset)
+    else:
+        opened = Run.open(run)
+        values = {**opened.describe(), **_size(opened.model_config)}
+    if as_json:
+        print_json(values)
+    else:
+        print_table(_rows(values))
+
+
+def _of_preset(name: str) -> dict[str, Any]:
+    preset = find_preset(name)
+    return {
+        "preset": name,
+        "summary": preset.summary,
+        **_size(preset.model),
+        "model": to_dict(preset.model),
+        "train": to_dict(preset.train),
+    }
+
+
+def _size(config: ModelConfig) -> dict[str, Any]:
+    from npxl.models.transformer_xl import TransformerXL
+    from npxl.params import count
+
+    shapes = TransformerXL.parameter_shapes(config)
+    of_symbols = ("embedding.weight", "softmax.weight")
+    others = {name: shape for name, shape in shapes.items() if name not in of_symbols}
+    return {
+        "parameters": count(shapes),
+        "parameters_without_embeddings": count(others),
+        "reach": config.reach,
+    }
+
+
+def _rows(values: dict[str, Any]) -> dict[str, Any]:
+    """The same for people: one row for each value."""
+    model, train = values["model"], values["train"]
+    head = _run_rows(values) if "run" in values else {"": values["summary"]}
+    size = {
+        "parameters": values["parameters"],
+        "without embeddings": values["parameters_without_embeddings"],
+        "reach": _reach(model, train),
+    }
+    return {**head, **size, " ": "", **model, "  ": "", **train}
+
+
+def _run_rows(values: dict[str, Any]) -> dict[str, Any]:
+    steps, best = values["steps"], values["best"]
+    score = "none yet"
+    if best is not None:
+        score = (
+            f"{best['bpc']:.4f} bits per character, {best['bpb']:.4f} bits per byte, perplexity "
+            f"{best['ppl']:,.4g} (validation, step {best['step']:,})"
+        )
+    return {
+        "run": values["run"],
+        "corpus": values["corpus"]["source"],
+        "command": shlex.join(values["command"]),
+        "started": f"{values['started']}, npxl {values['npxl']}",
+        "step": f"{values['step']:,}" + ("" if steps is None else f" of {steps:,}"),
+        "best score": score,
+    }
+
+
+def _reach(model: dict[str, Any], train: dict[str, Any]) -> str:
+    """How many tokens before a token its prediction depends on."""
+    keys = model["mem_len"] + model["ext_len"] + train["tgt_len"]
+    window = model["attn_window"]
+    is_exact = window is not None and window <= model["mem_len"] + 1
+    reach = model["n_layer"] * ((keys if window is None else min(window, keys)) - 1)
+    return f"{'' if is_exact else 'at most '}{reach:,} tokens"

@@ -1,0 +1,116 @@
+"""Options: the fields of the two configurations, from a preset, a TOML file and the command line.
+
+Later layers have precedence: defaults, then a preset, then a file, then what was given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, cast, get_type_hints
+
+from cyclopts import Parameter
+
+from npxl.config import PRESETS, ModelConfig, TrainConfig, from_dict, preset, to_dict
+from npxl.errors import NpxlError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TABLES: dict[str, type[Any]] = {"model": ModelConfig, "train": TrainConfig}
+
+
+def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None = None) -> Any:
+    """Fields of a dataclass as a type whose values hold the options that were given, and no others.
+
+    Names, types and help are those of the fields; all of them, unless `names` chooses some.
+    """
+    hints = get_type_hints(kind)
+    options = cast(Any, TypedDict)(
+        f"{kind.__name__}Options",
+        {
+            field.name: Annotated[
+                hints[field.name], Parameter(show_default=default or shown(field.default))
+            ]
+            for field in dataclasses.fields(kind)
+            if not names or field.name in names
+        },
+        total=False,
+    )
+    options.__doc__ = kind.__doc__
+    return options
+
+
+def shown(value: Any) -> str:
+    """A value as it is written on the command line and in a file."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# What several commands take.
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
+PresetName = Annotated[
+    str | None, Parameter(help=f"Configuration to start from: {', '.join(PRESETS)}.")
+]
+Which = Literal["best", "last"]
+
+
+def configured(
+    preset_name: str | None, file: Path | None, given: Mapping[str, Any]
+) -> tuple[ModelConfig, TrainConfig, set[str]]:
+    """Both configurations, and the names of the options that the file or the command line set."""
+    start = preset(preset_name or "default")
+    values = {**to_dict(start.model), **to_dict(start.train)}
+    layers = [given] if file is None else [_read_toml(file), given]
+    for layer in layers:
+        if layer.get("steps") is not None and layer.get("minutes") is not None:
+            raise NpxlError(
+                f"steps is {layer['steps']} and minutes is {layer['minutes']}, but only one of "
+                "them can say how long to train; leave one out."
+            )
+        if "steps" in layer:
+            values["minutes"] = None
+        values.update(layer)
+    model, train = (
+        from_dict(kind, {name: values[name] for name in _names(kind)}) for kind in _TABLES.values()
+    )
+    return model, train, {name for layer in layers for name in layer}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """The options in a file, at its top level or in its tables [model] and [train]."""
+    try:
+        contents = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise NpxlError(f"The file {path} of --config cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise NpxlError(f"The file {path} of --config is not TOML: {error}.") from error
+    layer = {}
+    for key, value in contents.items():
+        if key in _TABLES and isinstance(value, dict):
+            layer.update(_checked(path, f"its table [{key}]", value, _names(_TABLES[key])))
+        else:
+            every_name = [name for kind in _TABLES.values() for name in _names(kind)]
+            layer.update(_checked(path, "npxl train", {key: value}, every_name))
+    return layer
+
+
+def _checked(
+    path: Path, where: str, values: dict[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
+    for name in values:
+        if name not in names:
+            raise NpxlError(
+                f"{path} sets {name!r}, but {where} has no such option; it has {', '.join(names)}."
+            )
+    return {name: None if value == "none" else value for name, value in values.items()}
+
+
+def _names(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]

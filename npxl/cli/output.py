@@ -1,0 +1,46 @@
+"""What commands print: results on standard output, remarks on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from npxl.cli.options import shown
+
+
+def remark(line: str, style: str) -> None:
+    """A line on standard error."""
+    Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """One JSON object on a line of standard output; what is not a finite number becomes null."""
+    print(json.dumps(_finite(values), allow_nan=False, ensure_ascii=False))
+
+
+def print_table(rows: Mapping[str, Any]) -> None:
+    """Two columns on standard output."""
+    table = Table.grid(padding=(0, 3))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(Text(name), Text(_formatted(value)))
+    Console().print(table)
+
+
+def _formatted(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:,.6g}" if isinstance(value, float) else shown(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
