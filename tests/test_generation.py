@@ -182,6 +182,7 @@ def test_impossible_symbols_are_never_drawn():
         ([1], dict(top_k=0), "top_k is 0"),
         ([1], dict(top_p=0.0), "top_p is 0.0"),
         ([1], dict(top_p=1.5), "top_p is 1.5"),
+        ([1], dict(seed=-1), "seed is -1"),
         ([1], dict(mem_len=-1), "mem_len is -1"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cyclopts.types import NonNegativeInt
 from rich.console import Console
 
 from npxl.cli.options import PresetName, configured
@@ -16,7 +17,7 @@ def audit(
     *,
     config: Path | None = None,
     preset: PresetName = None,
-    seed: int = 0,
+    seed: NonNegativeInt = 0,
 ) -> int:
     """Check every gradient of a configuration against differences; exit code 1 if one is wrong.
 

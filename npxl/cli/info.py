@@ -80,7 +80,7 @@ def _size(config: ModelConfig) -> dict[str, Any]:
 def _rows(values: dict[str, Any]) -> dict[str, Any]:
     """The same for people: one row for each value."""
     model, train = values["model"], values["train"]
-    head = _run_rows(values) if "run" in values else {"": values["summary"]}
+    head = _run_rows(values) if "run" in values else {n: values[n] for n in ("preset", "summary")}
     size = {
         "parameters": values["parameters"],
         "without embeddings": values["parameters_without_embeddings"],

@@ -90,6 +90,8 @@ def generate(
         raise NpxlError(f"top_k is {top_k!r}, but it must be at least 1.")
     if top_p is not None and not 0 < top_p <= 1:
         raise NpxlError(f"top_p is {top_p!r}, but it must be more than 0 and at most 1.")
+    if isinstance(seed, int) and seed < 0:
+        raise NpxlError(f"seed is {seed}, but it must be at least 0.")
     config = model.config
     if mem_len is None:
         mem_len = config.mem_len

@@ -1,0 +1,536 @@
+"""The command line: every command on a small run, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from small_runs import write_text
+
+import npxl
+import npxl.audit
+from npxl import ModelConfig, NpxlError, TrainConfig
+from npxl.cli import main
+from npxl.cli.options import configured
+from npxl.config import PRESETS
+from npxl.inference import evaluate, generate
+
+SMALL = [
+    "--n-layer=2", "--n-head=2", "--d-model=16", "--d-head=8", "--d-inner=16", "--mem-len=8",
+    "--batch-size=3", "--tgt-len=8", "--steps=30", "--lr=5e-3", "--warmup-steps=5",
+    "--eval-interval=15", "--log-interval=10", "--workers=2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with text.txt and runs/small, trained on it by the command line."""
+    folder = tmp_path_factory.mktemp("trained")
+    text = write_text(folder / "text.txt")
+    assert main(["train", str(text), "--out", str(folder / "runs" / "small"), *SMALL]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(trained, tmp_path, monkeypatch):
+    """A copy of that folder, as the working folder."""
+    shutil.copytree(trained, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def record(run: str) -> dict:
+    return json.loads(Path(run, "run.json").read_text())
+
+
+def command(*words: str, **options) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(Path(npxl.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "npxl", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=environment, **options,
+    )  # fmt: skip
+
+
+# Help
+
+
+def test_help_needs_neither_numpy_nor_numba():
+    code = "import sys, npxl.cli; npxl.cli.main(['train', '--help']); print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(npxl.__file__).parents[1])}
+    modules = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert not {"numpy", "numba", "npxl.models"} & set(modules.split())
+
+
+def help_of(capsys, monkeypatch, *words):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main([*words, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])
+def test_help_shows_every_field_with_its_default_and_its_documentation(kind, capsys, monkeypatch):
+    lines = help_of(capsys, monkeypatch, "train").splitlines()
+    paragraphs = dict(re.findall(r"^    (\w+)\n((?: {8}.*\n?)+)", kind.__doc__, re.MULTILINE))
+    for field in dataclasses.fields(kind):
+        option = "--" + field.name.replace("_", "-")
+        line = next(line for line in lines if line.startswith(f"│ {option} "))
+        assert " ".join(paragraphs[field.name].replace("`", "").split()) in line
+        default = "none" if field.default is None else str(field.default)
+        assert f"[default: {default}]".lower() in line.lower()
+
+
+def test_help_lists_the_commands_and_eval_the_options_for_reading(capsys, monkeypatch):
+    out = help_of(capsys, monkeypatch)
+    assert re.findall(r"│ (\w+) ", out) == ["train", "eval", "generate", "audit", "info"]
+    out = help_of(capsys, monkeypatch, "eval")
+    for option in ("--split", "--tgt-len", "--mem-len", "--attn-window", "--clamp-len", "--json"):
+        assert option in out
+    assert "--n-layer" not in out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+# Configuration
+
+
+def test_the_two_configurations_share_no_name():
+    names = [
+        field.name for kind in (ModelConfig, TrainConfig) for field in dataclasses.fields(kind)
+    ]
+    assert len(names) == len(set(names))
+
+
+def test_options_come_before_the_file_which_comes_before_the_preset(tmp_path):
+    file = tmp_path / "options.toml"
+    file.write_text(
+        "n_layer = 3\nlr = 1\nattn_window = 7\n[model]\nmem_len = 9\n[train]\nseed = 5\n"
+    )
+    model, train, chosen = configured("tiny", file, {"mem_len": 4, "attn_window": None})
+    tiny = PRESETS["tiny"]
+    assert model == dataclasses.replace(tiny.model, n_layer=3, mem_len=4, attn_window=None)
+    assert train == dataclasses.replace(tiny.train, lr=1, seed=5)
+    assert chosen == {"n_layer", "lr", "attn_window", "mem_len", "seed"}
+
+
+def test_every_field_is_a_key_of_a_file_in_its_table_or_outside(tmp_path):
+    file = tmp_path / "options.toml"
+    expected = {ModelConfig: {"n_layer": 3}, TrainConfig: {"minutes": 2.5}}
+    for names in (("", ""), ("[model]\n", "[train]\n")):
+        lines = ""
+        for kind, table in zip(expected, names, strict=True):
+            values = {f.name: f.default for f in dataclasses.fields(kind)} | expected[kind]
+            values = {n: "none" if value is None else value for n, value in values.items()}
+            values.pop("steps", None)
+            lines += table + "".join(f"{n} = {json.dumps(v)}\n" for n, v in values.items())
+        file.write_text(lines)
+        model, train, _ = configured(None, file, {})
+        assert model == ModelConfig(n_layer=3)
+        assert train == TrainConfig(minutes=2.5)
+
+
+def test_steps_given_replace_the_minutes_of_a_file(tmp_path):
+    file = tmp_path / "options.toml"
+    file.write_text("minutes = 3.0\n")
+    assert configured(None, file, {})[1].minutes == 3
+    train = configured(None, file, {"steps": 7})[1]
+    assert (train.steps, train.minutes) == (7, None)
+    assert configured(None, None, {"minutes": 2.0})[1].minutes == 2
+
+
+def test_the_record_of_a_run_shows_how_options_were_given(here):
+    Path("options.toml").write_text("d_inner = 8\nmem_len = 4\nattn_window = 3\n")
+    words = ["train", "text.txt", "--config", "options.toml", "--preset", "tiny", "--mem-len", "2"]
+    words += ["--attn-window", "none", "--pre-lnorm", "--no-tie-weight", "--steps", "1"]
+    assert main(words) == 0
+    assert record("runs/text-1")["command"] == ["npxl", *words]
+    model = record("runs/text-1")["model"]
+    assert (model["d_model"], model["d_inner"], model["mem_len"]) == (32, 8, 2)
+    assert (model["attn_window"], model["pre_lnorm"], model["tie_weight"]) == (None, True, False)
+
+
+# train
+
+
+def test_without_out_a_free_folder_is_chosen_and_named(here, capsys):
+    for n in (1, 2):
+        assert main(["train", "text.txt", *SMALL, "--steps", "1"]) == 2  # steps given twice
+        assert main(["train", "text.txt", "--preset", "tiny", "--steps", "1"]) == 0
+        assert f"runs/text-{n}" in capsys.readouterr().out
+        assert Path(f"runs/text-{n}/last.safetensors").is_file()
+
+
+def test_resume_trains_longer_and_takes_nothing_else_from_the_command(here, capsys):
+    before = snapshot(here)
+    assert main(["train", "--out", "runs/small", "--resume", "--lr", "1", "--n-layer", "3"]) == 2
+    assert "--n-layer, --lr cannot be given with --resume" in capsys.readouterr().err
+    assert main(["train", "text.txt", "--out", "runs/small", "--resume"]) == 2
+    assert "CORPUS cannot be given" in capsys.readouterr().err
+    assert main(["train", "--resume"]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert snapshot(here) == before
+    assert main(["train", "--out", "runs/small", "--resume", "--steps", "40"]) == 0
+    assert "step     40" in capsys.readouterr().out
+
+
+def test_one_repeated_byte_is_learned(here, capsys):
+    Path("a.txt").write_text("a" * 4000)
+    assert main(["train", "a.txt", "--out", "a", "--preset", "tiny", "--steps", "100"]) == 0
+    capsys.readouterr()
+    assert main(["eval", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nll"] < 0.05
+
+
+def test_ctrl_c_saves_and_the_run_can_be_resumed(here, capsys):
+    process = command("train", "text.txt", "--out", "r", "--preset", "tiny", "--steps", "1000000")
+    process.stdout.readline()
+    process.stdout.readline()  # the first line of metrics: it is training
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"npxl train --out r --resume" in out
+    assert err == b""
+    assert main(["info", "r", "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["step"]
+    assert main(["train", "--out", "r", "--resume", "--steps", str(step + 1)]) == 0
+
+
+# eval
+
+
+def test_eval_reports_the_scores_of_every_token(here, capsys):
+    assert main(["eval", "runs/small", "--json"]) == 0
+    out, err = capsys.readouterr()
+    values = json.loads(out)
+    assert err == ""
+    assert list(values) == ["split", "tokens", "nll", "bpc", "bpb", "ppl", "tokens_per_second"]
+
+    text = Path("text.txt").read_bytes()
+    tokens = np.frombuffer(text[len(text) * 95 // 100 :], np.uint8)
+    model = npxl.load("runs/small/best.safetensors")
+    expected = evaluate(model, tokens, tgt_len=8)
+    assert values["split"] == "test"
+    assert values["tokens"] == expected.tokens == len(tokens) - 1
+    assert values["nll"] == pytest.approx(expected.nll, rel=1e-6)
+    assert values["bpc"] == values["bpb"] == pytest.approx(values["nll"] / math.log(2))
+    assert values["ppl"] == pytest.approx(math.exp(values["nll"]))
+
+
+def test_eval_reads_with_another_memory_window_and_segment_length(here, capsys):
+    options = ["--mem-len", "20", "--attn-window", "6", "--clamp-len", "3", "--tgt-len", "5"]
+    assert main(["eval", "runs/small", "--split", "valid", *options, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    text = Path("text.txt").read_bytes()
+    tokens = np.frombuffer(text[len(text) * 9 // 10 : len(text) * 95 // 100], np.uint8)
+    model = npxl.load("runs/small/best.safetensors")
+    model = model.reconfigured(mem_len=20, attn_window=6, clamp_len=3)
+    assert values["nll"] == pytest.approx(evaluate(model, tokens, 5).nll, rel=1e-6)
+
+
+def test_eval_as_a_table_and_on_another_text(here, capsys):
+    Path("other").mkdir()
+    Path("other/train.txt").write_text("x\n" * 20)
+    Path("other/test.txt").write_text("abba é\n")
+    assert main(["eval", "runs/small", "other", "--checkpoint", "last"]) == 0
+    out = capsys.readouterr().out
+    # é takes two bytes: eight bytes, seven of them predicted, for six characters.
+    assert re.search(r"tokens +7\n", re.sub(r" +\n", "\n", out))
+    numbers = dict(re.findall(r"(bits per \w+) +([\d.]+)", out))
+    assert float(numbers["bits per character"]) == pytest.approx(
+        float(numbers["bits per byte"]) * 7 / 6, rel=1e-4
+    )
+
+
+def test_eval_counts_what_the_vocabulary_lacks(here, capsys):
+    assert main(["train", "text.txt", "--out", "w", "--vocabulary", "words", *SMALL]) == 0
+    Path("other").mkdir()
+    Path("other/train.txt").write_text("abba\nbar\n")
+    Path("other/test.txt").write_text("abba new bar newer\n")
+    capsys.readouterr()
+    assert main(["eval", "w", "other", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "2 of 5 tokens are not in the run's vocabulary" in err
+    assert json.loads(out)["tokens"] == 4
+
+
+def test_eval_of_a_diverged_model_is_valid_json_and_exit_code_1(here, capsys):
+    model = npxl.load("runs/small/best.safetensors")
+    model.params.flat[:] = np.nan
+    model.save("runs/small/best.safetensors")
+    assert main(["eval", "runs/small", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out, parse_constant=pytest.fail)["nll"] is None
+    assert "diverged" in err
+
+
+# generate
+
+
+def test_generate_prints_the_text_that_the_library_draws(here, capsys):
+    words = ["--prompt", "aba", "--tokens", "50", "--seed", "3", "--temperature", "0.8"]
+    words += ["--top-k", "5", "--top-p", "0.9"]
+    assert main(["generate", "runs/small", *words]) == 0
+    out, err = capsys.readouterr()
+    model = npxl.load("runs/small/best.safetensors")
+    drawn = generate(model, list(b"aba"), 50, 0.8, 5, 0.9, seed=3, mem_len=8 + 8 - 1)
+    assert out == "aba" + bytes(g.token for g in drawn).decode("utf-8", "replace")
+    assert re.fullmatch(r"50 tokens in [\d.]+ s, [\d,]+ a second\n", err)
+
+
+def test_generate_without_a_prompt_begins_after_a_newline(here, capsys):
+    assert main(["generate", "runs/small", "--tokens", "20", "--temperature", "0"]) == 0
+    model = npxl.load("runs/small/best.safetensors")
+    drawn = generate(model, list(b"\n"), 20, temperature=0, mem_len=15)
+    assert capsys.readouterr().out == bytes(g.token for g in drawn).decode("utf-8", "replace")
+
+
+def test_generate_names_the_symbols_that_the_vocabulary_lacks(here, capsys):
+    assert main(["train", "text.txt", "--out", "c", "--vocabulary", "characters", *SMALL]) == 0
+    capsys.readouterr()
+    assert main(["generate", "c", "--prompt", "abXYX", "--tokens", "9"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("ab\ufffd\ufffd\ufffd")
+    assert "lacks 'X', 'Y';" in err
+    assert len(out) == 5 + 9
+
+
+def test_generate_streams_and_ends_quietly_when_nobody_reads_on(here):
+    process = command("generate", "runs/small", "--tokens", "1000000")
+    assert len(process.stdout.read(30)) == 30  # long before a million
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert process.stderr.read() == b""
+
+
+def test_generate_ends_quietly_on_ctrl_c(here):
+    process = command("generate", "runs/small", "--tokens", "1000000")
+    process.stdout.read(30)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == b""
+
+
+# audit and info
+
+
+def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here, monkeypatch):
+    seen = []
+
+    def audit(config, seed, console):
+        seen.append((config, seed))
+        return npxl.audit.AuditReport(config, {"a": failing} if seed else {})
+
+    class failing:
+        passed = False
+
+    monkeypatch.setattr(npxl.audit, "audit", audit)
+    Path("options.toml").write_text("pre_lnorm = true\nlr = 0.5\n")
+    assert main(["audit"]) == 0
+    assert main(["audit", "runs/small"]) == 0
+    assert main(["audit", "--config", "options.toml", "--preset", "tiny", "--seed", "1"]) == 1
+    run, tiny = record("runs/small")["model"], PRESETS["tiny"].model
+    assert seen == [
+        (ModelConfig(), 0),
+        (ModelConfig(**run), 0),
+        (dataclasses.replace(tiny, pre_lnorm=True), 1),
+    ]
+
+
+def test_info_of_a_run(here, capsys):
+    assert main(["info", "runs/small", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    model = npxl.load("runs/small/last.safetensors")
+    assert values["parameters"] == len(model.params.flat)
+    embeddings = model.params["embedding.weight"].size
+    assert values["parameters_without_embeddings"] == len(model.params.flat) - embeddings
+    assert values["model"] == dataclasses.asdict(model.config)
+    assert values["train"]["lr"] == 5e-3
+    assert (values["step"], values["steps"]) == (30, 30)
+    assert values["best"]["step"] in (15, 30)
+    assert values["command"][:2] == ["npxl", "train"]
+    assert main(["info", "runs/small"]) == 0
+    out = capsys.readouterr().out
+    assert f"{values['parameters']:,}" in out
+    assert "30 of 30" in out
+    # Each of 2 layers sees at most 8 in memory and 7 in its own segment before a token.
+    assert "at most 30 tokens" in out
+
+
+def test_info_of_presets(capsys):
+    assert main(["info"]) == 0
+    assert re.findall(r"^([a-z]\S+)", capsys.readouterr().out, re.MULTILINE) == list(PRESETS)
+    assert main(["info", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == list(PRESETS)
+    assert main(["info", "--preset", "enwik8-large", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["parameters"] == pytest.approx(277e6, rel=0.01)  # Table 2 of the paper
+    assert values["model"] == dataclasses.asdict(PRESETS["enwik8-large"].model)
+
+
+# Mistakes
+
+
+@pytest.fixture
+def mistakes(here):
+    """Files that are wrong in every way."""
+    Path("empty.txt").touch()
+    Path("one.txt").write_text("a")
+    Path("latin.txt").write_bytes(b"caf\xe9 " * 100)
+    Path("folder").mkdir()
+    Path("folder/test.txt").write_text("text without training text\n" * 9)
+    Path("untested").mkdir()
+    Path("untested/train.txt").write_text("abba\n" * 9)
+    Path("unknown.toml").write_text("n_layers = 3\n")
+    Path("misplaced.toml").write_text("[train]\nmem_len = 3\n")
+    Path("syntax.toml").write_text("n_layer 3\n")
+    Path("wrong.toml").write_text('n_layer = "three"\n')
+    Path("both.toml").write_text("steps = 3\nminutes = 2\n")
+    whole = Path("runs/small/last.safetensors").read_bytes()
+    for name, contents in (
+        ("truncated", whole[: len(whole) // 2]),
+        ("garbage", b"what is this" * 99),
+        ("foreign", safetensors.numpy.save({"weight": np.zeros(3)})),
+    ):
+        shutil.copytree("runs/small", f"runs/{name}")
+        for file in ("last.safetensors", "best.safetensors"):
+            Path("runs", name, file).write_bytes(contents)
+    shutil.copytree("runs/small", "runs/torn")
+    Path("runs/torn/run.json").write_text('{"format": 1')
+    return here
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train empty.txt", "empty.txt is empty"),
+        ("train one.txt", "one.txt is too short"),
+        ("train latin.txt --vocabulary characters", "latin.txt.*UTF-8"),
+        ("train latin.txt --vocabulary words", "latin.txt.*UTF-8"),
+        ("train missing.txt", "no file or folder 'missing.txt'"),
+        ("train folder", "train"),
+        ("train text.txt --mem-len -1", "mem_len is -1"),
+        ("train text.txt --d-model 15", "d_model is 15, but it must be even"),
+        ("train text.txt --dropout 1", "dropout is 1.0"),
+        ("train text.txt --lr nan", "lr is nan"),
+        ("train text.txt --n-layer two", "--n-layer.*two"),
+        ("train text.txt --dtype float16", "float16"),
+        ("train text.txt --n-layers 2", "--n-layers.*--n-layer"),
+        ("train text.txt more.txt", "more.txt"),
+        ("train text.txt --preset huge", "'huge'.*enwik8-base"),
+        ("train text.txt --vocab-size 99", "vocab_size is 99, but text.txt has 256"),
+        ("train text.txt --steps 3 --minutes 2", "steps is 3 and minutes is 2"),
+        ("train text.txt --config missing.toml", "missing.toml.*cannot be read"),
+        ("train text.txt --config unknown.toml", "sets 'n_layers'.*n_layer"),
+        ("train text.txt --config misplaced.toml", r"table \[train\] has no such option"),
+        ("train text.txt --config syntax.toml", "syntax.toml .*not TOML"),
+        ("train text.txt --config wrong.toml", "n_layer is 'three'"),
+        ("train text.txt --config both.toml", "only one of them"),
+        ("train text.txt --out runs/small", "exists.*--resume"),
+        ("train text.txt --out text.txt/run", "text.txt"),
+        ("train --out runs/none --resume", "no run in runs/none"),
+        ("train --out runs/truncated --resume", "last.safetensors is damaged"),
+        ("train --out runs/garbage --resume", "last.safetensors is damaged"),
+        ("train --out runs/foreign --resume", "npxl did not write it"),
+        ("train --out runs/torn --resume", "run.json cannot be read as JSON"),
+        ("train --out runs/small --resume --steps 3", "has made 30"),
+        ("eval", "RUN"),
+        ("eval runs/none", "no run in runs/none"),
+        ("eval runs/truncated", "best.safetensors is damaged"),
+        ("eval runs/foreign", "npxl did not write it"),
+        ("eval runs/small --split dev", "no split 'dev'.*train, valid, test"),
+        ("eval runs/small untested", "no split 'test'"),
+        ("eval runs/small missing.txt", "missing.txt"),
+        ("eval runs/small --mem-len -1", "mem_len is -1"),
+        ("eval runs/small --tgt-len 0", "tgt_len is 0"),
+        ("eval runs/small --workers 0", "workers is 0"),
+        ("eval runs/small --n-layer 3", "--n-layer"),
+        ("generate runs/none", "no run in runs/none"),
+        ("generate runs/garbage", "best.safetensors is damaged"),
+        ("generate runs/small --temperature -1", "temperature is -1"),
+        ("generate runs/small --top-k 0", "top_k is 0"),
+        ("generate runs/small --top-p 2", "top_p is 2"),
+        ("generate runs/small --tokens -1", "number of tokens is -1"),
+        ("generate runs/small --seed -1", "seed is -1"),
+        ("audit runs/small --preset tiny", "RUN, or"),
+        ("audit --seed -1", "--seed"),
+        ("audit --preset huge", "'huge'"),
+        ("info runs/small --preset tiny", "not both"),
+        ("info runs/truncated", "last.safetensors is damaged"),
+        ("info --preset huge", "'huge'"),
+        ("study", "study"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_changes_nothing(mistakes, capsys, words, message):
+    before = snapshot(mistakes)
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"npxl: [^\n]+\n", err)
+    assert re.search(message, err)
+    assert snapshot(mistakes) == before
+
+
+def test_a_process_ends_with_exit_code_2_without_a_traceback(here):
+    process = command("train", "missing.txt")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, b"")
+    assert err.startswith(b"npxl: There is no file")
+    assert err.count(b"\n") == 1
+
+
+def test_a_full_disk_leaves_nothing_behind(here):
+    resource = pytest.importorskip("resource")
+    before = snapshot(here)
+    process = command(
+        "train", "text.txt", "--out", "new",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.fullmatch(rb"npxl: There is no room left [^\n]+\n", err)
+    assert snapshot(here) == before
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(*arguments, **options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(npxl.audit, "audit", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["audit"])
+
+
+def test_the_errors_of_the_library_are_those_of_the_command(here, capsys):
+    with pytest.raises(NpxlError) as error:
+        npxl.load_corpus("missing.txt")
+    main(["train", "missing.txt"])
+    assert capsys.readouterr().err == f"npxl: {error.value}\n"
+
+
+def test_output_that_cannot_show_a_symbol_replaces_it(here, monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert main(["generate", "runs/small", "--prompt", "é", "--tokens", "1"]) == 0
+    assert stdout.buffer.getvalue().startswith(b"?")
