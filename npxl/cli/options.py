@@ -9,9 +9,9 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token, convert
 
 from npxl.config import PRESETS, ModelConfig, TrainConfig, from_dict, preset, to_dict
 from npxl.errors import NpxlError
@@ -34,7 +34,13 @@ def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None =
         f"{kind.__name__}Options",
         {
             field.name: Annotated[
-                hints[field.name], Parameter(show_default=default or shown(field.default))
+                hints[field.name],
+                Parameter(
+                    show_default=default or shown(field.default),
+                    converter=_convert_or_none
+                    if type(None) in get_args(hints[field.name])
+                    else None,
+                ),
             ]
             for field in dataclasses.fields(kind)
             if not names or field.name in names
@@ -43,6 +49,11 @@ def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None =
     )
     options.__doc__ = kind.__doc__
     return options
+
+
+def _convert_or_none(kind: Any, tokens: Sequence[Token]) -> Any:
+    """What cyclopts 5 does by itself, and cyclopts 4, the last one for Python 3.10, does not."""
+    return None if tokens[0].value == "none" else convert(kind, tokens)
 
 
 def shown(value: Any) -> str:
