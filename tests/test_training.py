@@ -71,6 +71,29 @@ def test_it_learns_more_than_the_frequencies_of_symbols(tmp_path, text):
     assert best.ppl == pytest.approx(math.exp(best.nll))
 
 
+def test_updates_are_those_of_the_equations_written_out(tmp_path, text):
+    """Streams, masks, memory, clipping, schedule and Adam, without any of training's own code."""
+    run = create(tmp_path / "run", text, workers=1, dtype="float64", clip=0.2, steps=12)
+    assert Trainer(run).run()
+
+    model = npxl.TransformerXL(run.model_config, seed=0, dtype=np.float64)
+    tokens = np.frombuffer(text.read_bytes(), np.uint8)[: len(run.corpus.train)].astype(int)
+    starts = [b * (len(tokens) - 1) // 3 for b in range(3)]
+    theta, memory = model.params.flat, model.init_memory(3)
+    m, v = np.zeros_like(theta), np.zeros_like(theta)
+    for t in range(1, 13):
+        rows = np.array([np.arange(8) + start + 8 * (t - 1) for start in starts])
+        forward = model.forward(tokens[rows], tokens[rows + 1], memory, rng=npxl.MaskKey(0, t))
+        g, memory = model.backward(forward).flat, forward.memory
+        g *= min(1, 0.2 / np.linalg.norm(g))
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        lr = 5e-3 * (
+            t / 10 if t <= 10 else 0.01 + 0.99 * (1 + math.cos(math.pi * (t - 10) / 2)) / 2
+        )
+        theta -= lr * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(run.model("last").params.flat, theta, rtol=0, atol=1e-9)
+
+
 def test_the_best_model_is_the_one_with_the_best_score(whole):
     evaluations = [r for r in read_metrics(whole.metrics) if r["split"] == "valid"]
     assert [record["step"] for record in evaluations] == [20, 40, 60]
