@@ -114,6 +114,7 @@ class Trainer:
             reporter,
         ):
             reporter.begin(self._run, self.progress)
+            self._run.remove_leftovers()
             started = time.perf_counter() - metrics.elapsed
             budget = self._budget()
             self._save_if_changed()

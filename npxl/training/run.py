@@ -221,6 +221,11 @@ class Run:
         """The checkpoint to continue from."""
         return load_checkpoint(self.last)
 
+    def remove_leftovers(self) -> None:
+        """Delete the temporary files of saves in the middle of which a process was killed."""
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def describe(self) -> dict[str, Any]:
         """Everything known about the run, as plain JSON values: what `npxl info` shows."""
         progress = load_progress(self.last)

@@ -63,6 +63,8 @@ class StepResult:
 class Workers:
     """Forward and backward passes over B streams, shared among threads; a context manager.
 
+    The threads exist inside the context; outside, the shards are computed one after another.
+
     The streams are cut into contiguous shards whose sizes differ by at most one.  Each worker owns
     the memory of its shard and a gradient of its own; it computes the shard's part of the gradient
     of the mean over all B · T targets, and the parts are added in the order of the shards.  So the
