@@ -179,7 +179,9 @@ class TrainConfig:
     min_count: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "tgt_len", "steps", "eval_interval", "log_interval", "min_count"):
+        for name in ("batch_size", "tgt_len", "steps", "min_count"):
+            _require_int(self, name, minimum=1)
+        for name in ("eval_interval", "log_interval"):
             _require_int(self, name, minimum=1)
         for name in ("warmup_steps", "seed"):
             _require_int(self, name, minimum=0)
@@ -233,9 +235,8 @@ def _require_float(
     if optional and value is None:
         return
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and math.isfinite(value):
-        if minimum <= value <= maximum and above < value < below:
-            return
+    if is_number and math.isfinite(value) and minimum <= value <= maximum and above < value < below:
+        return
     bounds = [
         f"{word} {bound:g}"
         for word, bound in (("at least", minimum), ("more than", above),

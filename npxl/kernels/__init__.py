@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
 def _cache_folder() -> Path | None:
-    """Where compiled kernels are kept; None when no such folder can be written to.
+    """Where compiled kernels are kept; None, with a warning, when nothing can be written there.
 
     The folder's name holds a digest of all kernels, because numba does not notice when a function
     that another one calls has changed.
@@ -26,12 +27,20 @@ def _cache_folder() -> Path | None:
     folder = Path(root) / "kernels" / hashlib.sha256(sources).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
     except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK) else None
+        pass
+    warnings.warn(
+        f"npxl cannot write to {folder}, so its kernels are compiled anew every time it starts; "
+        "set NPXL_CACHE_DIR to a folder that it may write to.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
 
 
-_CACHE_FOLDER = _cache_folder()
+_CACHE_FOLDER = None if numba.config.DISABLE_JIT or numba.config.CACHE_DIR else _cache_folder()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
