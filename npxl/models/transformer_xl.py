@@ -188,6 +188,8 @@ class TransformerXL:
             Of the segments before; of any length.
         rng
             Key of the dropout masks, or a generator to draw one from; None means no dropout.
+        embedded
+            [B, E+T, d_model] to read in place of the embeddings of `inputs`.
 
         Returns
         -------
