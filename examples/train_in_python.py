@@ -14,11 +14,11 @@ from npxl.training.schedules import learning_rate
 from npxl.training.workers import Workers
 
 corpus = npxl.load_corpus("kjv")
-train = npxl.TrainConfig(batch_size=8, tgt_len=32, steps=200, warmup_steps=20, lr=3e-3)
+train = npxl.TrainConfig(batch_size=8, tgt_len=32, steps=500, warmup_steps=50, lr=5e-3)
 model = npxl.TransformerXL(
     npxl.ModelConfig(
         vocab_size=corpus.vocab.size, n_layer=2, n_head=2, d_model=64, d_head=32, d_inner=128,
-        mem_len=64,
+        mem_len=64, pre_lnorm=True,
     )
 )  # fmt: skip
 streams = Streams(corpus.train.tokens, train.batch_size, train.tgt_len)
@@ -31,7 +31,7 @@ with Workers(model, train.batch_size, n_workers=2) as workers:
         scale = clip_scale(gradient_norm(result.gradient.flat), train.clip)
         lr = learning_rate(step, train, train.steps)
         optimizer.update(model.params.flat, result.gradient.flat, lr, scale)
-        if step % 50 == 0:
+        if step % 100 == 0:
             print(f"step {step}: {result.nll / np.log(2):.2f} bits per byte")
 
 score = evaluate(model, corpus.valid.tokens[:10_000], tgt_len=32)

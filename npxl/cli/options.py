@@ -27,16 +27,19 @@ _TABLES: dict[str, type[Any]] = {"model": ModelConfig, "train": TrainConfig}
 def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None = None) -> Any:
     """Fields of a dataclass as a type whose values hold the options that were given, and no others.
 
-    Names, types and help are those of the fields; all of them, unless `names` chooses some.
+    Names, types and help are those of the fields; all of them, unless `names` chooses some.  The
+    default shown is that of the preset "default", unless `default` says otherwise.
     """
     hints = get_type_hints(kind)
+    start = preset("default")
+    defaults = {**to_dict(start.model), **to_dict(start.train)}
     options = cast(Any, TypedDict)(
         f"{kind.__name__}Options",
         {
             field.name: Annotated[
                 hints[field.name],
                 Parameter(
-                    show_default=default or shown(field.default),
+                    show_default=default or shown(defaults[field.name]),
                     converter=_convert_or_none
                     if type(None) in get_args(hints[field.name])
                     else None,
