@@ -94,7 +94,9 @@ def test_help_shows_every_field_with_its_default_and_its_documentation(kind, cap
         option = "--" + field.name.replace("_", "-")
         line = next(line for line in lines if line.startswith(f"│ {option} "))
         assert " ".join(paragraphs[field.name].replace("`", "").split()) in line
-        default = "none" if field.default is None else str(field.default)
+        start = PRESETS["default"].model if kind is ModelConfig else PRESETS["default"].train
+        default = getattr(start, field.name)
+        default = "none" if default is None else str(default)
         assert f"[default: {default}]".lower() in line.lower()
 
 
@@ -162,12 +164,13 @@ def test_steps_given_replace_the_minutes_of_a_file(tmp_path):
 def test_the_record_of_a_run_shows_how_options_were_given(here):
     Path("options.toml").write_text("d_inner = 8\nmem_len = 4\nattn_window = 3\n")
     words = ["train", "text.txt", "--config", "options.toml", "--preset", "tiny", "--mem-len", "2"]
-    words += ["--attn-window", "none", "--pre-lnorm", "--no-tie-weight", "--steps", "1"]
+    words += ["--attn-window", "none", "--no-pre-lnorm", "--no-tie-weight", "--steps", "1"]
     assert main(words) == 0
     assert record("runs/text-1")["command"] == ["npxl", *words]
     model = record("runs/text-1")["model"]
-    assert (model["d_model"], model["d_inner"], model["mem_len"]) == (32, 8, 2)
-    assert (model["attn_window"], model["pre_lnorm"], model["tie_weight"]) == (None, True, False)
+    d_model = PRESETS["tiny"].model.d_model
+    assert (model["d_model"], model["d_inner"], model["mem_len"]) == (d_model, 8, 2)
+    assert (model["attn_window"], model["pre_lnorm"], model["tie_weight"]) == (None, False, False)
 
 
 # train
@@ -346,15 +349,15 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
         passed = False
 
     monkeypatch.setattr(npxl.audit, "audit", audit)
-    Path("options.toml").write_text("pre_lnorm = true\nlr = 0.5\n")
+    Path("options.toml").write_text("pre_lnorm = false\nlr = 0.5\n")
     assert main(["audit"]) == 0
     assert main(["audit", "runs/small"]) == 0
     assert main(["audit", "--config", "options.toml", "--preset", "tiny", "--seed", "1"]) == 1
     run, tiny = record("runs/small")["model"], PRESETS["tiny"].model
     assert seen == [
-        (ModelConfig(), 0),
+        (PRESETS["default"].model, 0),
         (ModelConfig(**run), 0),
-        (dataclasses.replace(tiny, pre_lnorm=True), 1),
+        (dataclasses.replace(tiny, pre_lnorm=False), 1),
     ]
 
 
