@@ -82,12 +82,13 @@ def test_tokens_come_one_by_one_and_none_is_predicted_in_vain():
             self.inner = model.reconfigured(**changes)
             return self
 
-        def init_memory(self, batch_size):
-            return self.inner.init_memory(batch_size)
+        def reader(self, batch_size):
+            self.reading = self.inner.reader(batch_size)
+            return self
 
-        def log_probs(self, inputs, memory):
+        def log_probs(self, inputs):
             calls.append(inputs.shape[1])
-            return self.inner.log_probs(inputs, memory)
+            return self.reading.log_probs(inputs)
 
     tokens = generate(Counting(), [1, 2, 3], 4)
     next(tokens)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
 from npxl.errors import NpxlError
-from npxl.memory import Memory
-from npxl.models import LanguageModel
+from npxl.models import LanguageModel, Reader
 from npxl.training.workers import run_parallel
 
 Array = NDArray[Any]
@@ -195,21 +194,21 @@ def _read(
     n_done = 0
     lock = threading.Lock()
 
-    def forward(inputs: Array, targets: Array, memory: Memory) -> tuple[Array, Memory]:
+    def read(reader: Reader, inputs: Array, targets: Array) -> Array:
         nonlocal n_done
         if stop is not None and stop():
             raise EvaluationStopped
         # A model that diverged overflows; its score says so.
         with np.errstate(all="ignore"):
-            fwd = model.forward(inputs, targets, memory)
+            nll = reader.score(inputs, targets)
         with lock:
             n_done += targets.size
             if progress is not None:
                 progress(n_done, plan.n_reads)
-        return fwd.nll, fwd.memory
+        return nll
 
     def task(streams: range) -> Callable[[], T]:
-        return lambda: consume(_scored(model, tokens, plan, streams, forward))
+        return lambda: consume(_scored(model, tokens, plan, streams, read))
 
     n_shards = min(n_workers, plan.n_streams)
     bounds = [plan.n_streams * shard // n_shards for shard in range(n_shards + 1)]
@@ -222,24 +221,25 @@ def _scored(
     tokens: Array,
     plan: _Plan,
     streams: range,
-    forward: Callable[[Array, Array, Memory], tuple[Array, Memory]],
+    read: Callable[[Reader, Array, Array], Array],
 ) -> Iterator[tuple[Array, Array]]:
     """Scores of some streams, piece by piece: numbers of the first pairs [b], and nll [b, T]."""
     starts = np.array(streams) * plan.stride * plan.tgt_len  # [b]
-    memory = model.init_memory(len(streams))
+    reader = model.reader(len(streams))
     stop = (plan.warm_up + plan.stride) * plan.tgt_len
     for position in range(0, stop, plan.tgt_len):
         pairs = _pairs(tokens, starts, position, plan.tgt_len, model.config.ext_len)
-        nll, memory = forward(*pairs, memory)
+        nll = read(reader, *pairs)
         is_warm = position >= plan.warm_up * plan.tgt_len
         rows = slice(None) if is_warm else slice(int(streams.start == 0))
         yield starts[rows] + position, nll[rows]
     if streams.stop == plan.n_streams:
-        last, memory = starts[-1:], memory.select([-1])
+        last = starts[-1:]
+        reader.select([-1])
         for position in range(stop, plan.n_pairs - int(last[0]), plan.tgt_len):
             length = min(plan.tgt_len, plan.n_pairs - int(last[0]) - position)
             pairs = _pairs(tokens, last, position, length, model.config.ext_len)
-            nll, memory = forward(*pairs, memory)
+            nll = read(reader, *pairs)
             yield last + position, nll
 
 

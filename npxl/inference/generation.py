@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from npxl.errors import NpxlError
-from npxl.memory import Memory
-from npxl.models import LanguageModel
+from npxl.models import LanguageModel, Reader
 
 Array = NDArray[Any]
 
@@ -112,33 +111,34 @@ def _continuation(
 ) -> Iterator[Generated]:
     blas = ThreadpoolController().select(user_api="blas")
 
-    def after(ids: Array, memory: Memory) -> tuple[Array, Memory]:
+    reader = model.reader(1)
+
+    def after(ids: Array) -> Array:
         # The products are too small to share: threads that wait for each other on a busy machine
         # were 80 times slower.  The limit holds for each token alone, so that none is left behind.
         with blas.limit(limits=1):
-            return _next_log_probs(model, ids, memory)
+            return _next_log_probs(reader, ids)
 
-    memory = model.init_memory(1)
     for start in range(0, len(prompt), _PROMPT_SEGMENT):
-        log_p, memory = after(prompt[start : start + _PROMPT_SEGMENT], memory)
+        log_p = after(prompt[start : start + _PROMPT_SEGMENT])
     for i in range(n_tokens):
         token = choose(log_p, temperature, top_k, top_p, rng)
         yield Generated(token, float(log_p[token]))
         if i + 1 < n_tokens:
-            log_p, memory = after(np.array([token]), memory)
+            log_p = after(np.array([token]))
 
 
-def _next_log_probs(model: LanguageModel, ids: Array, memory: Memory) -> tuple[Array, Memory]:
-    """log p of every symbol after the last of `ids` [K], float64 [V], and the memory after it."""
+def _next_log_probs(reader: Reader, ids: Array) -> Array:
+    """log p of every symbol after the last of `ids` [K], which is read: float64 [V]."""
     with np.errstate(all="ignore"):
-        log_p, memory = model.log_probs(ids[None], memory)
-    last = log_p[0, -1].astype(np.float64)
+        log_p = reader.log_probs(ids[None])
+    last: Array = log_p[0, -1].astype(np.float64)
     if np.isnan(last).any() or last.max() == -math.inf:
         raise NpxlError(
             "The model's probabilities are not numbers, so nothing can be drawn: its parameters "
             "are not finite, or too large; use another checkpoint."
         )
-    return last, memory
+    return last
 
 
 def choose(

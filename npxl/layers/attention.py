@@ -81,27 +81,10 @@ def relative_attention_forward(
     relative = linear_forward(positions, weights.w_r).reshape(n_keys, *heads)
     query_u, query_v = query + weights.u, query + weights.v  # [B, T, H, d_head]
 
-    scale = context.dtype.type(1 / math.sqrt(d_head))
     attention_dropout = _active_dropout(dropatt, attention_site)
-    attended: Array = np.empty_like(query)  # [B, T, H, d_head]
-    probabilities = []
-    for rows, keys, distances in _blocks(n_queries, n_keys, window):
-        content_scores = _matmul(
-            query_u[:, rows].transpose(2, 0, 1, 3), key[:, keys].transpose(2, 0, 3, 1)
-        )  # [H, B, rows, keys]
-        position_scores = _matmul(
-            query_v[:, rows].transpose(2, 0, 1, 3),
-            relative[distances].transpose(1, 2, 0)[:, None],
-        )  # [H, B, rows, distances]
-        a = content_scores
-        relative_softmax_forward(_rows(a), _rows(position_scores), scale, window)
-        probabilities.append(a)
-        a = _drop_block(a, attention_dropout, rows, keys, n_queries, n_keys)
-        np.matmul(
-            a,
-            value[:, keys].transpose(2, 0, 1, 3),
-            out=attended[:, rows].transpose(2, 0, 1, 3),
-        )
+    attended, probabilities = attend(
+        query_u, query_v, key, value, relative, window, attention_dropout
+    )
     attended = attended.reshape(batch_size, n_queries, -1)
     y = linear_forward(attended, weights.w_o)  # [B, T, d_model]
     y, output_dropout = dropout_forward(y, dropout, output_site)
@@ -182,6 +165,44 @@ def relative_attention_backward(
         grad += d_out.reshape(-1, d_out.shape[-1]).T @ cache.context.reshape(-1, d_model)
         d_context += d_out[:, first:] @ weight
     return d_context
+
+
+def attend(
+    query_u: Array,
+    query_v: Array,
+    key: Array,
+    value: Array,
+    relative: Array,
+    window: int,
+    dropout: Dropout | None = None,
+) -> tuple[Array, list[Array]]:
+    """Σ_j a_ij v_j with a = softmax_j(A / √d_head), of queries, keys and values already projected.
+
+    query_u, query_v [B, T, H, d_head]; key, value [B, K, H, d_head]; relative [K, H, d_head].
+    Returns [B, T, H, d_head] and the probabilities of each block of queries, [H, B, rows, keys].
+    """
+    n_queries, n_keys = query_u.shape[1], key.shape[1]
+    scale = key.dtype.type(1 / math.sqrt(key.shape[-1]))
+    attended: Array = np.empty_like(query_u)  # [B, T, H, d_head]
+    probabilities = []
+    for rows, keys, distances in _blocks(n_queries, n_keys, window):
+        content_scores = _matmul(
+            query_u[:, rows].transpose(2, 0, 1, 3), key[:, keys].transpose(2, 0, 3, 1)
+        )  # [H, B, rows, keys]
+        position_scores = _matmul(
+            query_v[:, rows].transpose(2, 0, 1, 3),
+            relative[distances].transpose(1, 2, 0)[:, None],
+        )  # [H, B, rows, distances]
+        a = content_scores
+        relative_softmax_forward(_rows(a), _rows(position_scores), scale, window)
+        probabilities.append(a)
+        a = _drop_block(a, dropout, rows, keys, n_queries, n_keys)
+        np.matmul(
+            a,
+            value[:, keys].transpose(2, 0, 1, 3),
+            out=attended[:, rows].transpose(2, 0, 1, 3),
+        )
+    return attended, probabilities
 
 
 def _blocks(

@@ -17,7 +17,7 @@ def linear_forward(x: Array, weight: Array, bias: Array | None = None) -> Array:
     y = x.reshape(-1, x.shape[-1]) @ weight.T  # [n, E]
     if bias is not None:
         y += bias
-    return y.reshape(*x.shape[:-1], -1)
+    return y.reshape(*x.shape[:-1], len(weight))
 
 
 def linear_backward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,19 @@ class Forward(Protocol):
         """What the next segment may read."""
 
 
+class Reader(Protocol):
+    """Reads segments of some streams one after another, without gradients."""
+
+    def score(self, inputs: Array, targets: Array) -> Array:
+        """The nll [B, T] that `LanguageModel.forward` gives for the next segment, in nats."""
+
+    def log_probs(self, inputs: Array) -> Array:
+        """log p of every symbol after each input of the next segment, [B, T, V] in nats."""
+
+    def select(self, rows: Sequence[int] | slice | Array) -> None:
+        """Go on with some of the streams, in the given order."""
+
+
 class LanguageModel(Protocol):
     """What workers, loop, evaluation and generation ask of a model."""
 
@@ -54,6 +68,9 @@ class LanguageModel(Protocol):
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
         """log p of every symbol after each input, [B, T, V] in nats, and the next memory."""
+
+    def reader(self, batch_size: int) -> Reader:
+        """For reading B streams from their beginnings, faster than by `forward`."""
 
     def reconfigured(self, **changes: Any) -> LanguageModel:
         """The same parameters under another configuration, such as a longer memory."""

@@ -30,6 +30,7 @@ from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import SoftmaxCache, log_softmax, softmax_backward, softmax_forward
 from npxl.memory import Memory
 from npxl.models import Rng
+from npxl.models.reading import TransformerXLReader
 from npxl.params import Params
 
 Array = NDArray[Any]
@@ -196,8 +197,8 @@ class TransformerXL:
         TransformerXLForward
             nll [B, T] in nats, in reading order, and the memory for the next segment.
         """
-        inputs = self._checked_tokens("inputs", inputs)
-        targets = self._checked_tokens("targets", targets)
+        inputs = self.checked_tokens("inputs", inputs)
+        targets = self.checked_tokens("targets", targets)
         if len(targets) != len(inputs) or targets.shape[1] > inputs.shape[1]:
             raise NpxlError(
                 f"targets have shape {targets.shape} and inputs {inputs.shape}; they need as many "
@@ -209,7 +210,7 @@ class TransformerXL:
         hidden, states, stack = self.stack_forward(embedded, memory, mask_key(rng))
         scored = hidden[:, hidden.shape[1] - targets.shape[1] :]  # [B, T, d]
         nll, softmax = softmax_forward(
-            scored, targets, self._output_weight(self.params), self.params["softmax.bias"]
+            scored, targets, self.output_weight(self.params), self.params["softmax.bias"]
         )
         memory = memory.updated(states, self.config.mem_len, self.config.ext_len)
         return TransformerXLForward(nll, memory, inputs, stack, softmax)
@@ -257,8 +258,8 @@ class TransformerXL:
         if np.shape(dnll) != fwd.nll.shape:
             raise NpxlError(f"dnll has shape {np.shape(dnll)}, but nll has {fwd.nll.shape}.")
         d_scored = softmax_backward(
-            np.asarray(dnll, self.dtype), fwd.softmax, self._output_weight(self.params),
-            self._output_weight(grads), grads["softmax.bias"],
+            np.asarray(dnll, self.dtype), fwd.softmax, self.output_weight(self.params),
+            self.output_weight(grads), grads["softmax.bias"],
         )  # fmt: skip
         d_hidden = np.zeros((*fwd.inputs.shape, self.config.d_model), self.dtype)  # [B, q, d]
         d_hidden[:, d_hidden.shape[1] - d_scored.shape[1] :] = d_scored
@@ -266,11 +267,15 @@ class TransformerXL:
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
         """log p of every symbol after each of the inputs [B, T], [B, T, V] in nats; next memory."""
-        inputs = self._checked_tokens("inputs", inputs)
+        inputs = self.checked_tokens("inputs", inputs)
         self._check_memory(memory, len(inputs))
         hidden, states, _ = self.stack_forward(self.embed(inputs), memory, None)
-        log_p = log_softmax(hidden, self._output_weight(self.params), self.params["softmax.bias"])
+        log_p = log_softmax(hidden, self.output_weight(self.params), self.params["softmax.bias"])
         return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)
+
+    def reader(self, batch_size: int) -> TransformerXLReader:
+        """For reading streams from their beginnings without gradients, faster than by `forward`."""
+        return TransformerXLReader(self, batch_size)
 
     def stack_forward(
         self, embedded: Array, memory: Memory, key: MaskKey | None
@@ -309,15 +314,15 @@ class TransformerXL:
         h [B, q, d], memory [B, m, d], positions [m+q, d]; returns the layer's output [B, q, d].
         """
         config, name = self.config, f"layers.{n}"
-        norms = [self._norm(self.params, n, part) for part in ("attention", "feed_forward")]
+        norms = [self.norm(self.params, n, part) for part in ("attention", "feed_forward")]
         context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
         if config.pre_lnorm:
             context, attention_norm = layer_norm_forward(
                 context, *norms[0], config.layer_norm_epsilon
             )
         y, attention = relative_attention_forward(
-            context, h.shape[1], positions, self._attention(self.params, n),
-            self._window(context.shape[1]), config.dropout, config.dropatt,
+            context, h.shape[1], positions, self.attention(self.params, n),
+            self.window(context.shape[1]), config.dropout, config.dropatt,
             _site(key, f"{name}.attention_probabilities"), _site(key, f"{name}.attention_output"),
         )  # fmt: skip
         h = h + y
@@ -328,7 +333,7 @@ class TransformerXL:
         if config.pre_lnorm:
             x, feed_forward_norm = layer_norm_forward(h, *norms[1], config.layer_norm_epsilon)
         y, feed_forward = feed_forward_forward(
-            x, self._feed_forward(self.params, n), config.dropout,
+            x, self.feed_forward(self.params, n), config.dropout,
             _site(key, f"{name}.feed_forward_inner"), _site(key, f"{name}.feed_forward_output"),
         )  # fmt: skip
         h = h + y
@@ -339,13 +344,13 @@ class TransformerXL:
     def _layer_backward(self, n: int, dh: Array, cache: LayerCache, grads: Params) -> Array:
         """The gradient of the layer's input h [B, q, d]; memory, a constant, has none."""
         pre_lnorm = self.config.pre_lnorm
-        norms = [self._norm(self.params, n, part) for part in ("attention", "feed_forward")]
-        d_norms = [self._norm(grads, n, part) for part in ("attention", "feed_forward")]
+        norms = [self.norm(self.params, n, part) for part in ("attention", "feed_forward")]
+        d_norms = [self.norm(grads, n, part) for part in ("attention", "feed_forward")]
 
         if not pre_lnorm:
             dh = layer_norm_backward(dh, cache.feed_forward_norm, norms[1].gain, *d_norms[1])
         dx = feed_forward_backward(
-            dh, cache.feed_forward, self._feed_forward(self.params, n), self._feed_forward(grads, n)
+            dh, cache.feed_forward, self.feed_forward(self.params, n), self.feed_forward(grads, n)
         )
         if pre_lnorm:
             dx = layer_norm_backward(dx, cache.feed_forward_norm, norms[1].gain, *d_norms[1])
@@ -358,8 +363,8 @@ class TransformerXL:
         # Under pre-normalisation the memory's rows pass through the gain and bias as well, which
         # receive gradient from them; the memory itself still does not.
         d_context = relative_attention_backward(
-            dh, cache.attention, self._attention(self.params, n), self._attention(grads, n),
-            self._window(n_keys), first=0 if pre_lnorm else n_memory,
+            dh, cache.attention, self.attention(self.params, n), self.attention(grads, n),
+            self.window(n_keys), first=0 if pre_lnorm else n_memory,
         )  # fmt: skip
         if pre_lnorm:
             d_context = layer_norm_backward(
@@ -373,10 +378,10 @@ class TransformerXL:
 
         save_model(self, path)
 
-    def _window(self, n_keys: int) -> int:
+    def window(self, n_keys: int) -> int:
         return n_keys if self.config.attn_window is None else self.config.attn_window
 
-    def _attention(self, params: Params, n: int) -> AttentionWeights:
+    def attention(self, params: Params, n: int) -> AttentionWeights:
         """Views of layer n's attention parameters, or of their gradients."""
         name = f"layers.{n}.attention"
         biases = name if self.config.untie_r else "attention"
@@ -385,19 +390,19 @@ class TransformerXL:
             *(params[f"{biases}.{w}"] for w in ("u", "v")),
         )
 
-    def _feed_forward(self, params: Params, n: int) -> FeedForwardWeights:
+    def feed_forward(self, params: Params, n: int) -> FeedForwardWeights:
         name = f"layers.{n}.feed_forward"
         return FeedForwardWeights(*(params[f"{name}.{w}"] for w in FeedForwardWeights._fields))
 
-    def _norm(self, params: Params, n: int, part: str) -> NormWeights:
+    def norm(self, params: Params, n: int, part: str) -> NormWeights:
         name = f"layers.{n}.{part}_norm"
         return NormWeights(params[f"{name}.gain"], params[f"{name}.bias"])
 
-    def _output_weight(self, params: Params) -> Array:
+    def output_weight(self, params: Params) -> Array:
         """The output layer's weights: the embedding table itself when they are tied."""
         return params["embedding.weight" if self.config.tie_weight else "softmax.weight"]
 
-    def _checked_tokens(self, name: str, tokens: Array) -> Array:
+    def checked_tokens(self, name: str, tokens: Array) -> Array:
         tokens = np.asarray(tokens)
         if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
             raise NpxlError(
