@@ -26,7 +26,7 @@ def test_a_reader_scores_as_forward_does(config, batch_size, lengths, seed):
     for n, length in enumerate(lengths):
         again = min(n_read, config.ext_len)  # tokens that the memory has left out
         inputs = tokens((batch_size, again + length), seed + n, config.vocab_size)
-        targets = tokens((batch_size, length), seed - n, config.vocab_size)
+        targets = tokens((batch_size, length), seed + 100 + n, config.vocab_size)
         fwd = model.forward(inputs, targets, memory)
         log_p, _ = model.log_probs(inputs, memory)
         np.testing.assert_allclose(reader.score(inputs, targets), fwd.nll, rtol=1e-11, atol=1e-11)
