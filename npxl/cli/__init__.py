@@ -1,4 +1,4 @@
-"""The command line: npxl train, eval, generate, audit and info; see docs/command_line.md.
+"""The command line: npxl train, eval, generate, audit, bench and info; see docs/command_line.md.
 
 One file a command.  Commands import what they need when they run, so that help is there before
 NumPy and Numba are.
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from npxl.cli.audit import audit
+from npxl.cli.bench import bench
 from npxl.cli.evaluate import evaluate
 from npxl.cli.generate import generate
 from npxl.cli.info import info
@@ -33,7 +34,8 @@ app.command(train, sort_key=1)
 app.command(evaluate, name="eval", sort_key=2)
 app.command(generate, sort_key=3)
 app.command(audit, sort_key=4)
-app.command(info, sort_key=5)
+app.command(bench, sort_key=5)
+app.command(info, sort_key=6)
 
 
 def main(words: Sequence[str] | None = None) -> int:

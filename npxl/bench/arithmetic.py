@@ -1,0 +1,44 @@
+"""Floating-point operations that the equations need: a product and its addition count as two.
+
+Counted are matrix products only, over the cells that some query may see, and nothing twice.  What
+an implementation computes beside (masked cells, copies, recomputation) is its own loss.
+"""
+
+from __future__ import annotations
+
+from npxl.config import ModelConfig
+
+
+def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
+    """One update of B streams with full memory: forward and backward pass.
+
+    Keys and values of the memory are projected again, because the weights have changed, and their
+    weights receive gradient; the memory itself receives none.
+    """
+    t, k = tgt_len, config.mem_len + tgt_len
+    d, width = config.d_model, config.n_head * config.d_head
+    cells = visible_cells(config, tgt_len) * width
+    segment = 2 * t * d * width + 2 * t * d * config.d_inner  # W_q and W_o; W_1 and W_2
+    context = 2 * k * d * width  # W_k and W_v
+    forward = segment + context + 3 * cells
+    # To the weights as much again; to the inputs as well, but of W_k and W_v to the segment's only.
+    backward = segment + context + segment + 2 * t * d * width + 6 * cells
+    positions = 2 * k * d * width  # W_{k,R}, forward and to the weights: once for all streams
+    output = 3 * t * d * config.vocab_size
+    layers = config.n_layer * (batch_size * (forward + backward) + positions)
+    return 2 * (layers + batch_size * output)
+
+
+def reading(config: ModelConfig, tgt_len: int) -> int:
+    """One segment of one stream with full memory whose keys and values are there already."""
+    t, d, width = tgt_len, config.d_model, config.n_head * config.d_head
+    layer = 4 * t * d * width + 2 * t * d * config.d_inner
+    layer += 3 * visible_cells(config, tgt_len) * width
+    return 2 * (config.n_layer * layer + t * d * config.vocab_size)
+
+
+def visible_cells(config: ModelConfig, tgt_len: int) -> int:
+    """Pairs of a query and a key that it sees, in one head of one segment with full memory."""
+    seen = (config.mem_len + i + 1 for i in range(tgt_len))
+    window = config.attn_window
+    return sum(n if window is None else min(n, window) for n in seen)

@@ -1,0 +1,211 @@
+"""One measurement: processes side by side, taking turns."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.bench.arithmetic import reading, training_step
+from npxl.bench.shapes import EVALUATION, GENERATION, TRAINING, Shape
+from npxl.bench.sides import serve
+from npxl.errors import NpxlError
+
+Task = Literal["train", "evaluate", "generate"]
+
+SHAPES: dict[Task, dict[str, Shape]] = {
+    "train": TRAINING,
+    "evaluate": EVALUATION,
+    "generate": GENERATION,
+}
+
+_SECONDS_A_TURN = 1.0
+_SECONDS_TO_LEAVE = 5.0
+_LARGEST_DISAGREEMENT = 1e-3
+"""In nats: both sides compute in float32."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one side did at one task and shape."""
+
+    task: Task
+    shape: str
+    side: str
+    tokens_per_second: float
+    """The median over the turns."""
+    arithmetic: float
+    """Operations needed for a token."""
+    sgemm_share: float
+    """Operations needed a second, as part of what the machine's own matrix product makes."""
+    peak_memory: float
+    """Of the whole process, in megabytes."""
+    ratio: float | None
+    """npxl's tokens a second to this side's, the median over pairs of turns; None for npxl."""
+    disagreement: float | None
+    """Largest difference of the nll of one token before timing, in nats; None for npxl."""
+
+
+def measure(
+    task: Task,
+    name: str,
+    peers: Sequence[str] = (),
+    rounds: int = 5,
+    n_threads: int | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> list[Result]:
+    """Run npxl and its peers on the same work, in turn.
+
+    Each side is a process of its own, idle while another has its turn.  Before timing, all score
+    the same text with the same weights and must agree.
+
+    Parameters
+    ----------
+    task, name
+        A key of `SHAPES` and of what is there.
+    peers
+        Other sides of `npxl.bench.sides.SIDES`.
+    rounds
+        Turns of each side.
+    n_threads
+        Of each side; None for one a core.
+    report
+        Told what is being done.
+    """
+    shape = SHAPES[task][name]
+    needed = _arithmetic(task, shape)
+    names = ("npxl", *peers)
+    with _processes(names, shape, n_threads) as sides:
+        report(f"{task} {name}: do the sides agree?")
+        disagreements = _disagreements(sides, shape)
+        sizes = {}
+        for side, ask in sides.items():
+            report(f"{task} {name}: {side} warms up")
+            work = _work(task, shape)
+            ask(task, work(1))  # compiles and allocates
+            _, seconds = ask(task, work(1))
+            sizes[side] = max(1, round(_SECONDS_A_TURN / seconds))
+        speeds: dict[str, list[float]] = {side: [] for side in names}
+        sgemm = []
+        for turn in range(rounds):
+            report(f"{task} {name}: round {turn + 1} of {rounds}")
+            sgemm.append(sgemm_rate())
+            for side, ask in sides.items():
+                _, seconds = ask(task, work(sizes[side]))
+                n_tokens = sizes[side] * shape.batch_size * shape.tgt_len
+                speeds[side].append(n_tokens / seconds)
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        peaks = {side: ask("peak_memory")[0] / unit for side, ask in sides.items()}
+    rate = statistics.median(sgemm)
+    results = []
+    for side in names:
+        speed = statistics.median(speeds[side])
+        ratios = [a / b for a, b in zip(speeds["npxl"], speeds[side], strict=True)]
+        results.append(
+            Result(
+                task, name, side, speed, needed, speed * needed / rate, peaks[side],
+                None if side == "npxl" else statistics.median(ratios), disagreements.get(side),
+            )
+        )  # fmt: skip
+    return results
+
+
+def sgemm_rate(size: int = 2048, repeats: int = 3) -> float:
+    """Operations a second of a float32 matrix product, with BLAS as the process has it."""
+    x = np.ones((size, size), np.float32)
+    y = np.empty_like(x)
+    seconds = []
+    for _ in range(repeats + 1):
+        started = time.perf_counter()
+        np.matmul(x, x, out=y)
+        seconds.append(time.perf_counter() - started)
+    return 2 * size**3 / statistics.median(seconds[1:])
+
+
+def _arithmetic(task: Task, shape: Shape) -> float:
+    if task == "train":
+        step = training_step(shape.model, shape.batch_size, shape.tgt_len)
+        return step / (shape.batch_size * shape.tgt_len)
+    return reading(shape.model, shape.tgt_len) / shape.tgt_len
+
+
+def _work(task: Task, shape: Shape) -> Callable[[int], Any]:
+    """The argument for n segments, or n tokens, of the task."""
+    if task == "generate":
+        return lambda n: n
+    rng = np.random.default_rng(0)
+    size = (shape.batch_size, shape.tgt_len + 1)
+    return lambda n: [rng.integers(0, shape.model.vocab_size, size) for _ in range(n)]
+
+
+def _disagreements(sides: dict[str, Callable[..., Any]], shape: Shape) -> dict[str, float]:
+    """The largest difference to npxl over two segments, the second of which reads the first."""
+    size = (shape.batch_size, max(2, shape.tgt_len))
+    rng = np.random.default_rng(1)
+    segments = [rng.integers(0, shape.model.vocab_size, size) for _ in range(2)]
+    losses: dict[str, NDArray[Any]] = {
+        side: ask("losses", segments)[0] for side, ask in sides.items()
+    }
+    found = {}
+    for side, nll in losses.items():
+        if side != "npxl":
+            found[side] = float(np.abs(nll - losses["npxl"]).max())
+            if not found[side] < _LARGEST_DISAGREEMENT:
+                raise NpxlError(
+                    f"npxl and {side} give one token's loss {found[side]:.2g} nats apart with the "
+                    "same weights, so their speeds cannot be compared."
+                )
+    return found
+
+
+@contextmanager
+def _processes(
+    names: Sequence[str], shape: Shape, n_threads: int | None
+) -> Iterator[dict[str, Callable[..., Any]]]:
+    """A way to ask each side; they have started when this begins."""
+    context = multiprocessing.get_context("spawn")
+    started: list[tuple[Any, Any]] = []
+    try:
+        asks: dict[str, Callable[..., Any]] = {}
+        for name in names:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, name, shape, n_threads))
+            process.start()
+            theirs.close()
+            started.append((process, ours))
+            asks[name] = _asking(name, ours)
+            _answer(name, ours)
+        yield asks
+    finally:
+        for process, connection in started:
+            with suppress(OSError):
+                connection.send(None)
+            connection.close()
+            process.join(_SECONDS_TO_LEAVE)
+            process.terminate()
+
+
+def _asking(name: str, connection: Any) -> Callable[..., Any]:
+    def ask(method: str, *arguments: Any) -> Any:
+        connection.send((method, arguments))
+        return _answer(name, connection)
+
+    return ask
+
+
+def _answer(name: str, connection: Any) -> Any:
+    try:
+        return connection.recv()
+    except EOFError:
+        raise NpxlError(
+            f"The process of {name} has ended; what it printed says why. "
+            "Peers need: pip install 'npxl[peers]'."
+        ) from None

@@ -1,0 +1,191 @@
+"""The two sides of a comparison, each alone in a process of its own: npxl and Hugging Face."""
+
+from __future__ import annotations
+
+import resource
+import time
+import warnings
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.bench.shapes import Shape
+from npxl.config import ModelConfig, TrainConfig
+from npxl.interop.transfoxl import parts
+from npxl.models.transformer_xl import TransformerXL
+from npxl.params import Params
+from npxl.training.optimizers import Adam, clip_scale, gradient_norm
+from npxl.training.workers import Workers, available_cores, run_parallel
+
+Array = NDArray[Any]
+
+_TRAIN = TrainConfig(lr=1e-4)
+_SEED = 0
+
+
+class Side(Protocol):
+    """One implementation at one shape, with the weights of `TransformerXL(config, seed=0)`."""
+
+    def losses(self, segments: list[Array]) -> Array:
+        """nll of what follows in each segment [B, T], [n, B, T − 1], memory carried over."""
+
+    def train(self, segments: list[Array]) -> None:
+        """An update on each segment [B, T + 1]: forward, backward, clipping, Adam."""
+
+    def evaluate(self, segments: list[Array]) -> None:
+        """Score each segment [B, T + 1] with memory carried over from call to call."""
+
+    def generate(self, n_tokens: int) -> None:
+        """Feed tokens one by one, with memory carried over from call to call."""
+
+
+class Npxl:
+    """This package."""
+
+    def __init__(self, shape: Shape, n_threads: int | None = None) -> None:
+        self._n_threads = n_threads or available_cores()
+        self._model = TransformerXL(shape.model, seed=_SEED)
+        self._shape = shape
+        self._workers: Workers | None = None
+        self._adam = Adam.of(_TRAIN, self._model.params)
+        self._reader: Any = None
+
+    def losses(self, segments: list[Array]) -> Array:
+        memory = self._model.init_memory(self._shape.batch_size)
+        nll = []
+        for segment in segments:
+            # The whole segment is remembered, its last token too, whose successor is not scored.
+            fwd = self._model.forward(segment, np.roll(segment, -1, axis=1), memory)
+            memory = fwd.memory
+            nll.append(fwd.nll[:, :-1])
+        return np.array(nll)
+
+    def train(self, segments: list[Array]) -> None:
+        params = self._model.params
+        if self._workers is None:
+            self._workers = Workers(self._model, self._shape.batch_size, self._n_threads)
+            self._workers.__enter__()
+        for segment in segments:
+            result = self._workers.step(segment[:, :-1], segment[:, 1:], None)
+            scale = clip_scale(gradient_norm(result.gradient.flat), _TRAIN.clip)
+            self._adam.update(params.flat, result.gradient.flat, _TRAIN.lr, scale)
+
+    def evaluate(self, segments: list[Array]) -> None:
+        if self._reader is None:
+            self._reader = self._model.reader(self._shape.batch_size)
+
+        def read() -> None:
+            for segment in segments:
+                self._reader.score(segment[:, :-1], segment[:, 1:])
+
+        run_parallel([read], self._n_threads)
+
+    def generate(self, n_tokens: int) -> None:
+        if self._reader is None:
+            self._reader = self._model.reader(1)
+
+        def read() -> None:
+            for n in range(n_tokens):
+                self._reader.log_probs(np.full((1, 1), n % self._shape.model.vocab_size))
+
+        run_parallel([read], 1)
+
+
+class HuggingFace:
+    """TransfoXL of transformers, on torch with all cores."""
+
+    def __init__(self, shape: Shape, n_threads: int | None = None) -> None:
+        import torch
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers' own use of torch
+            from transformers import TransfoXLConfig, TransfoXLLMHeadModel, logging
+        logging.set_verbosity_error()
+        torch.set_num_threads(n_threads or available_cores())
+        config = shape.model
+        self._torch, self._shape = torch, shape
+        self._model = TransfoXLLMHeadModel(
+            TransfoXLConfig(
+                vocab_size=config.vocab_size, cutoffs=[], d_model=config.d_model,
+                d_embed=config.d_model, n_head=config.n_head, d_head=config.d_head,
+                d_inner=config.d_inner, div_val=1, n_layer=config.n_layer,
+                mem_len=config.mem_len, clamp_len=config.clamp_len or -1,
+                # Its window counts the keys that a query sees, and is as long as its memory.
+                same_length=config.attn_window == config.mem_len,
+                dropout=0.0, dropatt=0.0, untie_r=False,
+            )
+        )  # fmt: skip
+        _copy_parameters(TransformerXL(config, seed=_SEED).params, config, self._model)
+        self._adam = torch.optim.Adam(self._model.parameters(), lr=_TRAIN.lr)
+        self._memory: Any = None
+
+    def losses(self, segments: list[Array]) -> Array:
+        self._model.eval()
+        memory, nll = None, []
+        with self._torch.no_grad():
+            for segment in segments:
+                tokens = self._torch.from_numpy(segment)
+                out = self._model(tokens, mems=memory, labels=tokens)
+                memory = out.mems
+                nll.append(out.losses.numpy().reshape(len(segment), -1))
+        return np.array(nll)
+
+    def train(self, segments: list[Array]) -> None:
+        self._model.train()
+        for segment in segments:
+            # It shifts the labels itself: T + 1 tokens would be T + 1 queries.
+            tokens = self._torch.from_numpy(segment[:, :-1])
+            out = self._model(tokens, mems=self._memory, labels=tokens)
+            self._memory = out.mems
+            self._adam.zero_grad()
+            out.loss.backward()
+            self._torch.nn.utils.clip_grad_norm_(self._model.parameters(), _TRAIN.clip)
+            self._adam.step()
+
+    def evaluate(self, segments: list[Array]) -> None:
+        self._model.eval()
+        with self._torch.no_grad():
+            for segment in segments:
+                tokens = self._torch.from_numpy(segment[:, :-1])
+                self._memory = self._model(tokens, mems=self._memory, labels=tokens).mems
+
+    def generate(self, n_tokens: int) -> None:
+        self._model.eval()
+        with self._torch.no_grad():
+            for n in range(n_tokens):
+                token = self._torch.full((1, 1), n % self._shape.model.vocab_size)
+                self._memory = self._model(token, mems=self._memory).mems
+
+
+def _copy_parameters(params: Params, config: ModelConfig, peer: Any) -> None:
+    """npxl's parameters into a TransfoXLLMHeadModel."""
+    import torch
+
+    # What they tie or repeat is one tensor under several names: filled by any of them.
+    theirs = {name: tensor.detach().numpy() for name, tensor in peer.named_parameters()}
+    with torch.no_grad():
+        for name, part in parts(config).items():
+            part.of(theirs)[...] = params[name]
+
+
+SIDES: dict[str, type[Npxl] | type[HuggingFace]] = {"npxl": Npxl, "transformers": HuggingFace}
+
+
+def serve(connection: Any, name: str, shape: Shape, n_threads: int | None) -> None:
+    """Build a side and do what the connection asks, telling how long each took: a process's main.
+
+    A request is a method's name and its arguments; the answer is its result and the seconds.
+    """
+    side = SIDES[name](shape, n_threads)
+    connection.send(("ready", 0.0))
+    while (request := connection.recv()) is not None:
+        method, arguments = request
+        if method == "peak_memory":
+            # In kilobytes on Linux, in bytes on macOS.
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            connection.send((peak, 0.0))
+            continue
+        started = time.perf_counter()
+        result = getattr(side, method)(*arguments)
+        connection.send((result, time.perf_counter() - started))

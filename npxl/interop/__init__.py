@@ -1,0 +1,1 @@
+"""Other implementations' weights."""
