@@ -20,6 +20,7 @@ from small_runs import contents, create, finish, write_text
 import npxl.files
 from npxl import NpxlError
 from npxl.training import loop
+from npxl.training.budget import Budget
 from npxl.training.checkpoints import Progress
 from npxl.training.loop import Diverged, Trainer
 from npxl.training.metrics import MetricsFile, read_metrics
@@ -403,8 +404,8 @@ class SimulatedClock:
 @pytest.mark.parametrize(("minutes", "eval_interval"), [(10.0, 50), (2.0, 1000), (30.0, 400)])
 def test_minutes_become_the_steps_that_fit(minutes, eval_interval, monkeypatch):
     clock = SimulatedClock()
-    monkeypatch.setattr(loop, "time", clock)
-    budget = loop._Budget(60 * minutes, unmeasured=3, evaluation=10.0, eval_interval=eval_interval)
+    monkeypatch.setattr("npxl.training.budget.time", clock)
+    budget = Budget(60 * minutes, unmeasured=3, evaluation=10.0, eval_interval=eval_interval)
     clock.now += 20  # compiling
     done, steps = 0, None
     while steps is None:
@@ -419,8 +420,8 @@ def test_minutes_become_the_steps_that_fit(minutes, eval_interval, monkeypatch):
 
 def test_a_time_that_is_over_before_anything_is_measured_ends_the_run(monkeypatch):
     clock = SimulatedClock()
-    monkeypatch.setattr(loop, "time", clock)
-    budget = loop._Budget(60, unmeasured=3, evaluation=10.0, eval_interval=10)
+    monkeypatch.setattr("npxl.training.budget.time", clock)
+    budget = Budget(60, unmeasured=3, evaluation=10.0, eval_interval=10)
     clock.now += 61
     assert budget.steps_left(61.0) == 0
 

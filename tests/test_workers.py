@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL
-from npxl.training.workers import Workers, available_cores, run_parallel
+from npxl.threads import available_cores, run_parallel, shards
+from npxl.training.workers import Workers
 
 STEPS = 3
 
@@ -162,6 +163,14 @@ def test_wrong_numbers_are_explained():
             workers.step(*next(segments(2)), None)
         with pytest.raises(NpxlError, match="4 streams"):
             workers.memory = Memory(np.zeros((2, 4, 1, 16)))
+
+
+@given(n_streams=st.integers(1, 30), n_workers=st.integers(1, 9))
+def test_shards_are_all_streams_in_their_order_and_about_equally_many(n_streams, n_workers):
+    ranges = shards(n_streams, n_workers)
+    assert [stream for each in ranges for stream in each] == list(range(n_streams))
+    assert len(ranges) == min(n_streams, n_workers)
+    assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
 def test_there_is_at_least_one_core():

@@ -64,9 +64,9 @@ def evaluate(
         Print one JSON object instead of a table.
     """
     from npxl.data import load_corpus
-    from npxl.training.metrics import bits_per_byte, bits_per_character, perplexity
+    from npxl.inference.evaluation import bits_per_byte, bits_per_character, perplexity
+    from npxl.threads import available_cores
     from npxl.training.run import Run
-    from npxl.training.workers import available_cores
 
     opened = Run.open(run)
     text = opened.corpus if corpus is None else load_corpus(corpus, vocab=opened.vocabulary)
@@ -105,7 +105,7 @@ def _score(model: LanguageModel, tokens: Any, tgt_len: int, n_workers: int) -> S
     from rich.progress import Progress
 
     from npxl.inference import EvaluationStopped, evaluate
-    from npxl.training.loop import StopRequest
+    from npxl.signals import StopRequest
 
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
+from npxl.data import Split
 from npxl.errors import NpxlError
 from npxl.models import LanguageModel, Reader
-from npxl.training.workers import run_parallel
+from npxl.threads import run_parallel, shards
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -48,6 +49,24 @@ class Score:
     tokens: int
     nll: float
     tokens_per_second: float
+
+
+def bits_per_character(nll: float, split: Split) -> float:
+    """Nats a token as bits a character of the split's original text, after its first token."""
+    return nll / math.log(2) * (len(split) - 1) / split.scored_characters
+
+
+def bits_per_byte(nll: float, split: Split) -> float:
+    """Nats a token as bits a byte of the split's original text, after its first token."""
+    return nll / math.log(2) * (len(split) - 1) / split.scored_bytes
+
+
+def perplexity(nll: float) -> float:
+    """exp of nats a token; infinite beyond the range of a float."""
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        return math.inf
 
 
 def evaluate(
@@ -210,10 +229,8 @@ def _read(
     def task(streams: range) -> Callable[[], T]:
         return lambda: consume(_scored(model, tokens, plan, streams, read))
 
-    n_shards = min(n_workers, plan.n_streams)
-    bounds = [plan.n_streams * shard // n_shards for shard in range(n_shards + 1)]
-    shards = [range(*pair) for pair in itertools.pairwise(bounds)]
-    return run_parallel([task(shard) for shard in shards], n_workers)
+    tasks = [task(streams) for streams in shards(plan.n_streams, n_workers)]
+    return run_parallel(tasks, n_workers)
 
 
 def _scored(

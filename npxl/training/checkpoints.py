@@ -8,7 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from npxl.data import Split
 from npxl.errors import NpxlError
+from npxl.inference.evaluation import Score, bits_per_byte, bits_per_character, perplexity
 from npxl.memory import Memory
 from npxl.models import LanguageModel
 from npxl.models.files import TRAINING_PREFIX, model_from, save_model
@@ -32,6 +34,17 @@ class Evaluation:
     """Bits per byte of the original text."""
     ppl: float
     """exp(nll)."""
+
+    @classmethod
+    def of(cls, step: int, score: Score, split: Split) -> Evaluation:
+        """The score of the model of `step` on `split`, in all units."""
+        return cls(
+            step=step,
+            nll=score.nll,
+            bpc=bits_per_character(score.nll, split),
+            bpb=bits_per_byte(score.nll, split),
+            ppl=perplexity(score.nll),
+        )
 
 
 @dataclass(frozen=True)

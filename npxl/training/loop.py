@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from types import FrameType, TracebackType
 from typing import Any
 
 from npxl.data import Streams
 from npxl.errors import NpxlError
-from npxl.inference.evaluation import EvaluationStopped, evaluate
+from npxl.inference.evaluation import EvaluationStopped, bits_per_character, evaluate
 from npxl.layers.dropout import MaskKey
+from npxl.signals import StopRequest
+from npxl.threads import available_cores
+from npxl.training.budget import Budget
 from npxl.training.checkpoints import Checkpoint, Evaluation, Tally, save_checkpoint
-from npxl.training.metrics import MetricsFile, bits_per_byte, bits_per_character, perplexity
+from npxl.training.metrics import MetricsFile
 from npxl.training.optimizers import Adam, clip_scale, gradient_norm, restore
 from npxl.training.progress import Reporter, StepReport
 from npxl.training.run import Run
 from npxl.training.schedules import learning_rate
-from npxl.training.workers import Workers, available_cores
+from npxl.training.workers import Workers
 
 _SAVING_AT_MOST = 1 / 20
 """Part of the time that saving between evaluations may take."""
@@ -209,13 +209,7 @@ class Trainer:
         except EvaluationStopped:
             return None
         self._require_finite("validation loss", score.nll, step)
-        evaluation = Evaluation(
-            step=step,
-            nll=score.nll,
-            bpc=bits_per_character(score.nll, split),
-            bpb=bits_per_byte(score.nll, split),
-            ppl=perplexity(score.nll),
-        )
+        evaluation = Evaluation.of(step, score, split)
         best = self.progress.best
         is_best = best is None or evaluation.nll < best.nll
         if is_best:
@@ -255,12 +249,12 @@ class Trainer:
         pause = max(self._config.save_interval, (ended - started) / _SAVING_AT_MOST)
         self._next_save = ended + pause
 
-    def _budget(self) -> _Budget:
+    def _budget(self) -> Budget:
         """The minutes of the run, none when its number of steps is known."""
         config, model_config = self._config, self._run.model_config
         valid = self._run.corpus.valid
         n_scored = 0 if valid is None else len(valid) - 1
-        return _Budget(
+        return Budget(
             seconds=60 * (config.minutes or 0.0),
             # Until then kernels are compiled, and segments are cheaper: the memory is not full.
             unmeasured=2 + math.ceil(model_config.mem_len / config.tgt_len),
@@ -269,7 +263,7 @@ class Trainer:
             eval_interval=config.eval_interval,
         )
 
-    def _fix_steps(self, budget: _Budget, report: StepReport) -> None:
+    def _fix_steps(self, budget: Budget, report: StepReport) -> None:
         left = budget.steps_left(report.seconds)
         if left is not None:
             self.progress = replace(self.progress, steps=self.progress.step + left)
@@ -283,83 +277,3 @@ class Trainer:
                 f"lower lr (it was {config.lr:g}) or a longer warm-up (warmup_steps was "
                 f"{config.warmup_steps})."
             )
-
-
-class _Budget:
-    """How many updates fit in a time, once their speed is known.
-
-    Parameters
-    ----------
-    seconds
-        The time for updates and evaluations, from now on.
-    unmeasured
-        Updates at the start that say nothing about the speed.
-    evaluation
-        What an evaluation costs, in updates.
-    eval_interval
-        Updates between two evaluations.
-    """
-
-    _PART_TO_MEASURE = 0.02
-    _UPDATES_TO_MEASURE = 5
-
-    def __init__(
-        self, seconds: float, unmeasured: int, evaluation: float, eval_interval: int
-    ) -> None:
-        self._end = time.perf_counter() + seconds
-        self._enough = self._PART_TO_MEASURE * seconds
-        self._unmeasured = unmeasured
-        self._evaluation, self._eval_interval = evaluation, eval_interval
-        self._measured, self._n_measured = 0.0, 0
-
-    def steps_left(self, seconds: float) -> int | None:
-        """After one more update, which took `seconds`: how many will fit, None if not yet known."""
-        left = self._end - time.perf_counter()
-        if left <= 0:
-            return 0
-        if self._unmeasured > 0:
-            self._unmeasured -= 1
-            return None
-        self._measured += seconds
-        self._n_measured += 1
-        if self._measured < self._enough or self._n_measured < self._UPDATES_TO_MEASURE:
-            return None
-        updates = left * self._n_measured / self._measured
-        # One evaluation after every interval, and one more at the end.
-        updates = (updates - self._evaluation) / (1 + self._evaluation / self._eval_interval)
-        return max(0, math.floor(updates))
-
-
-class StopRequest:
-    """Ctrl-C and SIGTERM as a flag; a context manager.
-
-    After the first signal the handlers from before are back, so that a second one is not held back.
-    Signals reach the main thread only; in another, nothing changes.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._handlers: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._request)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._restore()
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        while self._handlers:
-            number, handler = self._handlers.popitem()
-            signal.signal(number, handler or signal.SIG_DFL)

@@ -1,34 +1,13 @@
-"""The metrics of a run: in which units, and how they are written, one JSON object a line."""
+"""The metrics of a run: a file with one JSON object a line."""
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from npxl.data import Split
 from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
 from npxl.training.checkpoints import Progress
-
-
-def bits_per_character(nll: float, split: Split) -> float:
-    """Nats a token as bits a character of the split's original text, after its first token."""
-    return nll / math.log(2) * (len(split) - 1) / split.scored_characters
-
-
-def bits_per_byte(nll: float, split: Split) -> float:
-    """Nats a token as bits a byte of the split's original text, after its first token."""
-    return nll / math.log(2) * (len(split) - 1) / split.scored_bytes
-
-
-def perplexity(nll: float) -> float:
-    """exp of nats a token; infinite beyond the range of a float."""
-    try:
-        return math.exp(nll)
-    except OverflowError:
-        return math.inf
 
 
 class MetricsFile:
@@ -58,12 +37,7 @@ class MetricsFile:
     def __enter__(self) -> MetricsFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._file.close()
 
     def append(self, record: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from npxl.models import LanguageModel
 from npxl.models.files import load_model
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import count
+from npxl.threads import available_cores
 from npxl.training.checkpoints import (
     Checkpoint,
     Progress,
@@ -30,7 +31,6 @@ from npxl.training.checkpoints import (
     save_checkpoint,
 )
 from npxl.training.optimizers import Adam
-from npxl.training.workers import available_cores
 
 _FORMAT = 1
 

@@ -1,53 +1,22 @@
-"""The one place that decides on threads: shards of the streams, side by side."""
+"""Workers: shards of the streams, side by side."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from npxl.errors import NpxlError
 from npxl.layers.dropout import MaskKey
 from npxl.memory import Memory
 from npxl.models import LanguageModel
 from npxl.params import Params
+from npxl.threads import Threads, shards
 
 Array = NDArray[Any]
-T = TypeVar("T")
-
-
-def available_cores() -> int:
-    """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def run_parallel(tasks: Sequence[Callable[[], T]], n_workers: int) -> list[T]:
-    """Results of the tasks, in their order, from at most `n_workers` threads.
-
-    Two or more tasks run side by side, each with single-threaded BLAS; a single task, or a single
-    worker, runs in the calling thread with `n_workers` BLAS threads.  BLAS has its own number of
-    threads back afterwards.
-
-    Raises
-    ------
-    NpxlError
-        When n_workers is less than 1.
-    Exception
-        What the first of the failing tasks raised, once all have ended.
-    """
-    with _Threads(n_workers, len(tasks)) as threads:
-        return threads.run(tasks)
 
 
 @dataclass(frozen=True)
@@ -100,12 +69,10 @@ class Workers:
     def __init__(self, model: LanguageModel, batch_size: int, n_workers: int) -> None:
         if batch_size < 1:
             raise NpxlError(f"batch_size is {batch_size}, but it must be at least 1.")
-        self._threads = _Threads(n_workers, batch_size)
-        n_shards = min(n_workers, batch_size)
-        bounds = [batch_size * shard // n_shards for shard in range(n_shards + 1)]
+        self._threads = Threads(n_workers, batch_size)
         self._model = model
         self._batch_size = batch_size
-        self._rows = [slice(*pair) for pair in pairwise(bounds)]
+        self._rows = [slice(s.start, s.stop) for s in shards(batch_size, n_workers)]
         self._memories = [model.init_memory(rows.stop - rows.start) for rows in self._rows]
         self._gradients = [model.params.zeros_like() for _ in self._rows]
 
@@ -113,13 +80,8 @@ class Workers:
         self._threads.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._threads.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._threads.__exit__(*error)
 
     @property
     def memory(self) -> Memory:
@@ -181,37 +143,3 @@ class Workers:
             self._model.backward(forward, dnll=dnll, grads=gradient)
         self._memories[shard] = forward.memory
         return float(forward.nll.sum(dtype=np.float64))
-
-
-class _Threads:
-    """`n_workers` threads: for tasks side by side if there are several, else for BLAS."""
-
-    def __init__(self, n_workers: int, n_tasks: int) -> None:
-        if n_workers < 1:
-            raise NpxlError(f"The number of workers is {n_workers}, but it must be at least 1.")
-        self._n_threads = min(n_workers, n_tasks)
-        self._n_blas_threads = 1 if self._n_threads > 1 else n_workers
-        self._pool: ThreadPoolExecutor | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _Threads:
-        self._stack.enter_context(threadpool_limits(self._n_blas_threads))
-        if self._n_threads > 1:
-            # OpenMP counts threads for each thread that calls it, so every worker sets the limit.
-            self._pool = self._stack.enter_context(
-                ThreadPoolExecutor(
-                    self._n_threads, "npxl-worker", threadpool_limits, (self._n_blas_threads,)
-                )
-            )
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._pool = None
-        self._stack.close()
-
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        if self._pool is None:
-            return [task() for task in tasks]
-        futures = [self._pool.submit(task) for task in tasks]
-        wait(futures)
-        return [future.result() for future in futures]

@@ -1,0 +1,38 @@
+"""Ctrl-C and SIGTERM as a wish to stop, for work that must not end just anywhere."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class StopRequest:
+    """Ctrl-C and SIGTERM as a flag; a context manager.
+
+    After the first signal the handlers from before are back, so that a second one is not held back.
+    Signals reach the main thread only; in another, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._restore()
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._handlers:
+            number, handler = self._handlers.popitem()
+            signal.signal(number, handler or signal.SIG_DFL)
