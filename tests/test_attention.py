@@ -95,14 +95,14 @@ def sites(shape):
 def forward(shape, p):
     return relative_attention_forward(
         p.context, shape.n_queries, p.positions, p.weights, shape.window,
-        shape.dropout, shape.dropatt, *sites(shape),
+        shape.dropatt, shape.dropout, *sites(shape),
     )  # fmt: skip
 
 
 def backward(shape, p, cache, first=0):
     """The gradient of the context, and those of the weights."""
     grads = AttentionWeights(*map(np.zeros_like, p.weights))
-    d_context = relative_attention_backward(p.dy, cache, p.weights, grads, shape.window, first)
+    d_context = relative_attention_backward(p.dy, cache, p.weights, grads, first)
     return d_context, grads
 
 
@@ -221,7 +221,7 @@ def test_backward_adds_to_the_gradients_it_is_given(shape):
     _, cache = forward(shape, p)
     _, once = backward(shape, p, cache)
     twice = AttentionWeights(*map(np.copy, once))
-    relative_attention_backward(p.dy, cache, p.weights, twice, shape.window)
+    relative_attention_backward(p.dy, cache, p.weights, twice)
     for one, two in zip(once, twice, strict=True):
         np.testing.assert_allclose(two, 2 * one, rtol=1e-14)
 

@@ -45,6 +45,8 @@ class AttentionCache(NamedTuple):
     relative: Array  # [K, H, d_head]: W_{k,R} R
     probabilities: list[Array]  # a block of queries each: [H, B, rows, keys]
     attended: Array  # [B, T, H·d_head]
+    scale: Any  # 1 / √d_head, in the precision of the scores
+    window: int
     attention_dropout: Dropout | None
     output_dropout: Dropout | None
 
@@ -55,8 +57,8 @@ def relative_attention_forward(
     positions: Array,
     weights: AttentionWeights,
     window: int,
-    dropout: float = 0.0,
     dropatt: float = 0.0,
+    dropout: float = 0.0,
     attention_site: Site | None = None,
     output_site: Site | None = None,
 ) -> tuple[Array, AttentionCache]:
@@ -69,7 +71,8 @@ def relative_attention_forward(
     and a = softmax_j(A / √d_head) over the W nearest keys, y = W_o Σ_j a_ij v_j.
 
     context [B, K, d_model] is memory and segment; positions R [K, d_model] has one row for each
-    distance K − 1 … 0; returns y [B, T, d_model].
+    distance K − 1 … 0; returns y [B, T, d_model].  `dropatt` is the rate at which a is dropped,
+    `dropout` that of y.
     """
     batch_size, n_keys, _ = context.shape
     n_heads, d_head = weights.u.shape
@@ -81,16 +84,17 @@ def relative_attention_forward(
     relative = linear_forward(positions, weights.w_r).reshape(n_keys, *heads)
     query_u, query_v = query + weights.u, query + weights.v  # [B, T, H, d_head]
 
+    scale = score_scale(d_head, context.dtype)
     attention_dropout = _active_dropout(dropatt, attention_site)
     attended, probabilities = attend(
-        query_u, query_v, key, value, relative, window, attention_dropout
+        query_u, query_v, key, value, relative, scale, window, attention_dropout
     )
     attended = attended.reshape(batch_size, n_queries, -1)
     y = linear_forward(attended, weights.w_o)  # [B, T, d_model]
     y, output_dropout = dropout_forward(y, dropout, output_site)
     return y, AttentionCache(
         context, positions, query_u, query_v, key, value, relative,
-        probabilities, attended, attention_dropout, output_dropout,
+        probabilities, attended, scale, window, attention_dropout, output_dropout,
     )  # fmt: skip
 
 
@@ -99,7 +103,6 @@ def relative_attention_backward(
     cache: AttentionCache,
     weights: AttentionWeights,
     grads: AttentionWeights,
-    window: int,
     first: int = 0,
 ) -> Array:
     """The adjoint of each step in reverse; adds to the arrays of `grads`.
@@ -109,7 +112,6 @@ def relative_attention_backward(
     """
     batch_size, n_keys, d_model = cache.context.shape
     _, n_queries, n_heads, d_head = cache.query_u.shape
-    scale = dy.dtype.type(1 / math.sqrt(d_head))
 
     dy = dropout_backward(dy, cache.output_dropout)
     d_attended = linear_backward(dy, cache.attended, weights.w_o, grads.w_o)
@@ -118,7 +120,7 @@ def relative_attention_backward(
     d_key, d_value = np.zeros_like(cache.key), np.zeros_like(cache.value)
     d_relative = np.zeros_like(cache.relative)  # [K, H, d_head]
 
-    blocks = _blocks(n_queries, n_keys, window)
+    blocks = _blocks(n_queries, n_keys, cache.window)
     for (rows, keys, distances), p in zip(blocks, cache.probabilities, strict=True):
         d_out = d_attended[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
         query_u = cache.query_u[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
@@ -129,7 +131,9 @@ def relative_attention_backward(
         d_p = _matmul(d_out, cache.value[:, keys].transpose(2, 0, 3, 1))  # [H, B, rows, keys]
         d_p = _drop_block(d_p, cache.attention_dropout, rows, keys, n_queries, n_keys)
         d_positions = np.empty_like(d_p)  # [H, B, rows, distances]
-        relative_softmax_backward(_rows(d_p), _rows(p), _rows(d_positions), scale, window)
+        relative_softmax_backward(
+            _rows(d_p), _rows(p), _rows(d_positions), cache.scale, cache.window
+        )
         d_content = d_p
 
         np.matmul(
@@ -173,16 +177,17 @@ def attend(
     key: Array,
     value: Array,
     relative: Array,
+    scale: Any,
     window: int,
     dropout: Dropout | None = None,
 ) -> tuple[Array, list[Array]]:
-    """Σ_j a_ij v_j with a = softmax_j(A / √d_head), of queries, keys and values already projected.
+    """Σ_j a_ij v_j with a = softmax_j(A · scale), of queries, keys and values already projected.
 
-    query_u, query_v [B, T, H, d_head]; key, value [B, K, H, d_head]; relative [K, H, d_head].
+    query_u, query_v [B, T, H, d_head]; key, value [B, K, H, d_head]; relative [K, H, d_head];
+    scale as `score_scale` gives it.
     Returns [B, T, H, d_head] and the probabilities of each block of queries, [H, B, rows, keys].
     """
     n_queries, n_keys = query_u.shape[1], key.shape[1]
-    scale = key.dtype.type(1 / math.sqrt(key.shape[-1]))
     attended: Array = np.empty_like(query_u)  # [B, T, H, d_head]
     probabilities = []
     for rows, keys, distances in _blocks(n_queries, n_keys, window):
@@ -203,6 +208,11 @@ def attend(
             out=attended[:, rows].transpose(2, 0, 1, 3),
         )
     return attended, probabilities
+
+
+def score_scale(d_head: int, dtype: np.dtype[Any]) -> Any:
+    """1 / √d_head as a scalar of the scores' precision, which a kernel must not widen."""
+    return dtype.type(1 / math.sqrt(d_head))
 
 
 def _blocks(

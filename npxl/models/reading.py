@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.kernels.attend_one import attend_one
-from npxl.layers.attention import attend
+from npxl.layers.attention import attend, score_scale
 from npxl.layers.feed_forward import feed_forward_forward
 from npxl.layers.layer_norm import layer_norm_forward
 from npxl.layers.linear import linear_forward
@@ -116,15 +116,15 @@ class TransformerXLReader:
         """[B, q, H, d_head] from queries of that shape and keys and values [B, K, H, d_head]."""
         batch_size, n_queries, n_heads, d_head = query_u.shape
         n_keys = key.shape[1]
-        window = self._model.window(n_keys)
+        window, scale = self._model.window(n_keys), score_scale(d_head, key.dtype)
         if n_queries > 1:
-            return attend(query_u, query_v, key, value, relative, window)[0]
+            return attend(query_u, query_v, key, value, relative, scale, window)[0]
         nearest = slice(max(0, n_keys - window), n_keys)
         attended: Array = np.empty((batch_size, n_heads, d_head), key.dtype)
         scores: Array = np.empty((n_heads, nearest.stop - nearest.start), key.dtype)
         attend_one(
             query_u[:, 0], query_v[:, 0], key[:, nearest], value[:, nearest], relative[nearest],
-            key.dtype.type(d_head**-0.5), scores, attended,
+            scale, scores, attended,
         )  # fmt: skip
         return attended[:, None]
 

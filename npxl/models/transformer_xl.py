@@ -322,7 +322,7 @@ class TransformerXL:
             )
         y, attention = relative_attention_forward(
             context, h.shape[1], positions, self.attention(self.params, n),
-            self.window(context.shape[1]), config.dropout, config.dropatt,
+            self.window(context.shape[1]), config.dropatt, config.dropout,
             _site(key, f"{name}.attention_probabilities"), _site(key, f"{name}.attention_output"),
         )  # fmt: skip
         h = h + y
@@ -364,7 +364,7 @@ class TransformerXL:
         # receive gradient from them; the memory itself still does not.
         d_context = relative_attention_backward(
             dh, cache.attention, self.attention(self.params, n), self.attention(grads, n),
-            self.window(n_keys), first=0 if pre_lnorm else n_memory,
+            first=0 if pre_lnorm else n_memory,
         )  # fmt: skip
         if pre_lnorm:
             d_context = layer_norm_backward(
