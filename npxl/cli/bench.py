@@ -48,7 +48,7 @@ def bench(
         Print one JSON object.
     """
     from npxl.bench.run import SHAPES, measure, sgemm_rate
-    from npxl.training.workers import available_cores
+    from npxl.threads import available_cores
 
     known = {name for shapes in SHAPES.values() for name in shapes}
     for name in shape:
