@@ -15,8 +15,8 @@ from npxl.config import ModelConfig, TrainConfig
 from npxl.interop.transfoxl import parts
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import Params
-from npxl.training.optimizers import Adam, clip_scale, gradient_norm
 from npxl.threads import available_cores, run_parallel
+from npxl.training.optimizers import Adam, clip_scale, gradient_norm
 from npxl.training.workers import Workers
 
 Array = NDArray[Any]
