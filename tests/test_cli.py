@@ -361,6 +361,19 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
     ]
 
 
+def test_audit_in_80_columns_of_any_encoding_is_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    process = command("audit")
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (0, b"")
+    lines = out.decode("ascii").splitlines()
+    assert max(map(len, lines)) <= 80
+    number = r"\d\.\de[+-]\d\d"
+    row = rf"layers\.1\.attention\.w_r +\d+/48 {number} {number} +2\.0 {number} +{number}"
+    assert sum(bool(re.fullmatch(row, line.rstrip())) for line in lines) == 3
+
+
 def test_info_of_a_run(here, capsys):
     assert main(["info", "runs/small", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)

@@ -142,7 +142,7 @@ def test_audit_of_a_large_configuration(pre_lnorm):
     console = Console(record=True, width=150, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     report = audit(config, console=console)
     assert report.passed
-    assert "n_layer 12 → 2" in console.export_text()
+    assert "n_layer 12 to 2" in console.export_text()
     assert report.config.attn_window == report.config.mem_len + 1
 
 

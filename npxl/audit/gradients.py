@@ -134,39 +134,45 @@ class GradientReport:
 
     def __str__(self) -> str:
         console = Console(width=140, file=io.StringIO(), record=True)
-        console.print(self.table())
+        console.print(self.table(every_step=True))
         console.print(self.summary(), highlight=False)
         return console.export_text()
 
-    def table(self) -> Table:
-        """One row a tensor, for a terminal."""
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("tensor")
-        table.add_column("entries", justify="right")
-        table.add_column("max |grad|", justify="right")
-        for step in self.steps:
-            table.add_column(f"h = {step:.0e}", justify="right")
-        table.add_column("h → 0", justify="right")
-        table.add_column("order", justify="right")
-        table.add_column("complex", justify="right")
-        table.add_column("direction", justify="right")
-        table.add_column("worst at", justify="right")
-        table.add_column("kinks", justify="right")
-        failures = {check.name for check in self.failures}
-        for check in self.tensors:
-            table.add_row(
-                check.name,
-                f"{check.entries}/{math.prod(check.shape)}",
-                f"{check.largest:.1e}",
-                *(f"{error.relative:.1e}" for error in (*check.central, check.extrapolated)),
-                f"{check.order:.1f}",
-                f"{check.complex_step.relative:.1e}",
-                f"{check.direction:.1e}",
-                str(list(check.complex_step.index)),
-                str(sum(check.crossings)),
-                style="red" if check.name in failures else None,
-            )
+    def table(self, every_step: bool = False) -> Table:
+        """One row a tensor, in 80 columns; in 140 with the error at every step, and where.
+
+        Where there is less room, names go on in the next line and numbers stay whole.
+        """
+        failures = self.failures
+        rows = [self._cells(check, every_step) for check in self.tensors]
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("\ntensor", overflow="fold")
+        for header in rows[0]:
+            table.add_column(header, justify="right", no_wrap=True)
+        for check, cells in zip(self.tensors, rows, strict=True):
+            style = "red" if check in failures else None
+            table.add_row(check.name, *cells.values(), style=style)
         return table
+
+    def _cells(self, check: TensorCheck, every_step: bool) -> dict[str, str]:
+        """What stands beside a tensor's name, by the header of its column."""
+        errors = {"best\ncentral": check.best_central.relative}
+        if every_step:
+            steps = zip(self.steps, check.central, strict=True)
+            errors = {f"\nh = {step:.0e}": error.relative for step, error in steps}
+            errors["\nh → 0"] = check.extrapolated.relative
+        cells = {
+            "\nentries": f"{check.entries}/{math.prod(check.shape)}",
+            "max\n|grad|": f"{check.largest:.1e}",
+            **{header: f"{error:.1e}" for header, error in errors.items()},
+            "\norder": f"{check.order:.1f}",
+            "\ncomplex": f"{check.complex_step.relative:.1e}",
+            "\ndirection": f"{check.direction:.1e}",
+        }
+        if every_step:
+            cells["\nworst at"] = str(list(check.complex_step.index))
+            cells["\nkinks"] = str(sum(check.crossings))
+        return cells
 
     def summary(self) -> str:
         """The verdict in a few lines."""

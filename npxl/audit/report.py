@@ -59,11 +59,11 @@ def audit(config: ModelConfig, seed: int = 0, console: Console | None = None) ->
     small = scaled_down(config)
     if console is not None:
         changes = [
-            f"{name} {getattr(config, name)} → {getattr(small, name)}"
+            f"{name} {getattr(config, name)} to {getattr(small, name)}"
             for name in config.__dataclass_fields__
             if getattr(config, name) != getattr(small, name)
         ]
-        console.print(f"Checked in float64 with {', '.join(changes) or 'nothing scaled down'}.")
+        console.print(f"Checked in float64, scaled: {', '.join(changes) or 'nothing'}.")
     model = TransformerXL(small, seed=seed, dtype=np.float64)
     draw = np.random.default_rng(seed)
     length = small.mem_len + 2
