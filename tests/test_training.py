@@ -496,6 +496,37 @@ def test_a_console_shows_how_it_goes(tmp_path, text, terminal):
     assert ("60/60" in shown) == terminal
 
 
+def test_a_console_says_when_much_of_the_text_is_unknown(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "train.txt").write_text("to be or not to be or not to be\n" * 20)
+    (folder / "valid.txt").write_text("to be or to seem or to mean\n" * 3)
+    output = io.StringIO()
+    create(tmp_path / "run", folder, vocabulary="words", min_count=21, steps=2)
+    run = finish(tmp_path / "run", ConsoleReporter(Console(file=output, width=60)))
+    # "seem" and "mean" are unknown; <eos>, seen 20 times, is never rare.
+    assert "6 of 27 tokens for validation are not in the vocabulary" in output.getvalue()
+    assert "for training" not in output.getvalue()
+    (record,) = [r for r in read_metrics(run.metrics) if r["split"] == "valid"]
+    assert record["unknown"] == 6
+
+    output = io.StringIO()
+    create(tmp_path / "rare", folder, vocabulary="words", min_count=41, steps=2)
+    finish(tmp_path / "rare", ConsoleReporter(Console(file=output, width=60)))
+    lines = output.getvalue().splitlines()
+    assert lines[1].startswith("80 of 220 tokens for training and 12 of 27 tokens for validation")
+    assert "cannot be compared" in lines[1]
+
+
+def test_a_console_says_nothing_of_unknown_symbols_when_there_are_none(tmp_path, text):
+    output = io.StringIO()
+    create(tmp_path / "run", text, steps=2)
+    run = finish(tmp_path / "run", ConsoleReporter(Console(file=output)))
+    assert "unknown" not in output.getvalue()
+    (record,) = [r for r in read_metrics(run.metrics) if r["split"] == "valid"]
+    assert record["unknown"] == 0
+
+
 def test_a_run_on_the_bundled_text_is_created_by_name(tmp_path):
     create(tmp_path / "run", "kjv")
     assert Path(tmp_path / "run" / "run.json").is_file()

@@ -215,7 +215,12 @@ class Trainer:
         if is_best:
             self._model.save(self._run.best)
         self.progress = replace(self.progress, evaluated=step, best=evaluation if is_best else best)
-        return {"split": "valid", **asdict(evaluation), "best": is_best}
+        return {
+            "split": "valid",
+            **asdict(evaluation),
+            "unknown": split.n_unknown,
+            "best": is_best,
+        }
 
     def _line_of_metrics(self, last: StepReport) -> dict[str, Any] | None:
         """Means since the last line, every `log_interval` updates and after the last one."""

@@ -105,12 +105,23 @@ class ConsoleReporter(Reporter):
         self._bar.stop()
 
     def begin(self, run: Run, progress: Progress) -> None:
-        """Say what is trained where."""
+        """Say what is trained where, and how much of the text the vocabulary lacks."""
         action = f"Continuing at step {progress.step}" if progress.step else "Training"
         self._print(
             f"{action}: {run.n_parameters:,} parameters on {run.corpus.name} "
             f"({len(run.corpus.train):,} tokens), in {run.folder}"
         )
+        corpus = run.corpus
+        unknown = [
+            f"{split.n_unknown:,} of {len(split):,} tokens for {purpose}"
+            for purpose, split in (("training", corpus.train), ("validation", corpus.valid))
+            if split is not None and split.n_unknown > 0
+        ]
+        if unknown:
+            self._print(
+                f"{' and '.join(unknown)} are not in the vocabulary and read as the unknown "
+                "symbol; scores cannot be compared with those of a model that spells them."
+            )
         self._training = self._bar.add_task(
             "compiling" if progress.step == 0 else "",
             total=progress.steps,
