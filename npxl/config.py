@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from npxl.errors import NpxlError
@@ -211,15 +212,21 @@ def from_dict(kind: type[Any], values: dict[str, Any]) -> Any:
     return kind(**values)
 
 
-def _require_int(config: Any, name: str, minimum: int, optional: bool = False) -> None:
-    value = getattr(config, name)
+def checked_int(name: str, value: Any, minimum: int, optional: bool = False) -> Any:
+    """`value` as an int, NumPy's whole numbers included; None only if it is optional."""
     if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         unset = " or none" if optional else ""
         raise NpxlError(
             f"{name} is {value!r}, but it must be a whole number of at least {minimum}{unset}."
         )
+    return int(value)
+
+
+def _require_int(config: Any, name: str, minimum: int, optional: bool = False) -> None:
+    value = checked_int(name, getattr(config, name), minimum, optional)
+    object.__setattr__(config, name, value)  # a field of a frozen dataclass
 
 
 def _require_float(
@@ -234,8 +241,9 @@ def _require_float(
     value = getattr(config, name)
     if optional and value is None:
         return
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and math.isfinite(value) and minimum <= value <= maximum and above < value < below:
+        object.__setattr__(config, name, float(value))
         return
     bounds = [
         f"{word} {bound:g}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.errors import NpxlError
+from npxl.errors import NpxlError, described
 
 Array = NDArray[Any]
 
@@ -26,10 +27,10 @@ class Memory:
     """
 
     def __init__(self, states: Array) -> None:
-        if states.ndim != 4:
+        if not isinstance(states, np.ndarray) or states.ndim != 4 or states.dtype.kind != "f":
             raise NpxlError(
-                f"Memory states have shape {states.shape}, "
-                "but they must be [n_layer, batch, length, d_model]."
+                f"states is {described(states)}, but a memory needs an array of floating-point "
+                "numbers [n_layer, batch, length, d_model]."
             )
         self._states = np.array(states, order="C")
         self._states.flags.writeable = False
@@ -66,8 +67,8 @@ class Memory:
         )
 
     def select(self, rows: Sequence[int] | slice | Array) -> Memory:
-        """The memory of some streams, in the given order."""
-        return Memory(self._states[:, rows])
+        """The memory of some streams, in the given order; NpxlError when there are none of them."""
+        return Memory(selected(self._states, rows))
 
     def updated(self, hidden: Sequence[Array], mem_len: int, ext_len: int = 0) -> Memory:
         """The memory after a segment.
@@ -84,7 +85,13 @@ class Memory:
             Positions M to keep at most.
         ext_len
             Positions E at the segment's end that will be computed again.
+
+        Raises
+        ------
+        NpxlError
+            When `hidden` does not continue this memory.
         """
+        self._check_hidden(hidden)
         old, new = self.length, hidden[0].shape[1]
         end = old + max(0, new - ext_len)
         start = max(0, end - mem_len)
@@ -95,6 +102,22 @@ class Memory:
         for slot, layer_input in zip(states, hidden, strict=True):
             slot[:, kept:] = layer_input[:, max(0, start - old) : end - old]
         return Memory._adopt(states)
+
+    def _check_hidden(self, hidden: Sequence[Array]) -> None:
+        n_layer, batch_size, _, d_model = self._states.shape
+        n_new = np.shape(hidden[0])[1:2] if len(hidden) else ()  # (q,)
+        fits = len(hidden) == n_layer and all(
+            isinstance(layer_input, np.ndarray)
+            and layer_input.shape == (batch_size, *n_new, d_model)
+            and layer_input.dtype == self._states.dtype
+            for layer_input in hidden
+        )
+        if not fits:
+            raise NpxlError(
+                f"hidden is [{', '.join(map(described, hidden))}], but this memory goes on with "
+                f"{n_layer} arrays of shape ({batch_size}, q, {d_model}) and type "
+                f"{self._states.dtype}, one for each layer."
+            )
 
     @classmethod
     def concatenate(cls, memories: Sequence[Memory]) -> Memory:
@@ -113,3 +136,15 @@ class Memory:
         states.flags.writeable = False
         memory._states = states
         return memory
+
+
+def selected(states: Array, rows: Sequence[int] | slice | Array) -> Array:
+    """Some of the streams of states [n_layer, B, ...], in the given order."""
+    with contextlib.suppress(IndexError):
+        picked: Array = states[:, rows]
+        if picked.ndim == states.ndim:
+            return picked
+    raise NpxlError(
+        f"rows are {rows!r}, but they must be a list, a slice or an array of the numbers of "
+        f"streams, 0 to {states.shape[1] - 1}."
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from npxl.errors import NpxlError
+from npxl.errors import NpxlError, described
 
 Array = NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -37,8 +37,12 @@ class Params(Mapping[str, Array]):
         size = count(shapes)
         if flat is None:
             flat = np.zeros(size, dtype)
-        if flat.shape != (size,):
-            raise NpxlError(f"The vector has shape {flat.shape}, but these tensors need ({size},).")
+        is_array = isinstance(flat, np.ndarray)
+        if not is_array or flat.shape != (size,) or not flat.flags.c_contiguous:
+            raise NpxlError(
+                f"flat is {described(flat)}, but these tensors are views of a contiguous NumPy "
+                f"array of shape ({size},)."
+            )
         self.shapes = dict(shapes)
         self.flat = flat
         self._views: dict[str, Array] = {}
@@ -75,24 +79,28 @@ class Params(Mapping[str, Array]):
 
     def load(self, tensors: Mapping[str, Array]) -> None:
         """Copy `tensors` into the views; NpxlError names what is missing, unknown or misshapen."""
-        missing = [name for name in self if name not in tensors]
-        unknown = [name for name in tensors if name not in self]
-        if missing or unknown:
-            parts = []
-            if missing:
-                parts.append(f"lack {', '.join(missing)}")
-            if unknown:
-                parts.append(f"have the unknown {', '.join(unknown)}")
-            problem = " and ".join(parts)
-            raise NpxlError(f"The tensors do not fit the configuration: they {problem}.")
-        for name, view in self.items():
-            if tensors[name].shape != view.shape:
-                raise NpxlError(
-                    f"Tensor {name} has shape {tensors[name].shape}, "
-                    f"but the configuration needs {view.shape}."
-                )
+        check_shapes({name: np.shape(tensor) for name, tensor in tensors.items()}, self.shapes)
         for name, view in self.items():
             view[...] = tensors[name]
+
+
+def check_shapes(shapes: Shapes, expected: Shapes) -> None:
+    """NpxlError names the tensors that are missing, unknown or of another shape than expected."""
+    missing = [name for name in expected if name not in shapes]
+    unknown = [name for name in shapes if name not in expected]
+    if missing or unknown:
+        parts = []
+        if missing:
+            parts.append(f"lack {', '.join(missing)}")
+        if unknown:
+            parts.append(f"have the unknown {', '.join(unknown)}")
+        problem = " and ".join(parts)
+        raise NpxlError(f"The tensors do not fit the configuration: they {problem}.")
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            raise NpxlError(
+                f"Tensor {name} has shape {shapes[name]}, but the configuration needs {shape}."
+            )
 
 
 def count(shapes: Shapes) -> int:

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from support import configs
@@ -77,6 +78,20 @@ def test_an_odd_width_is_an_error_that_says_why():
 )  # fmt: skip
 def test_the_edges_are_legal(values):
     ModelConfig(**values)
+
+
+def test_numpys_numbers_become_pythons():
+    config = ModelConfig(
+        n_layer=np.int64(3), mem_len=np.uint8(7), attn_window=np.int32(5), dropout=np.float64(0.25),
+        init_std=np.float32(0.5),
+    )  # fmt: skip
+    expected = ModelConfig(n_layer=3, mem_len=7, attn_window=5, dropout=0.25, init_std=0.5)
+    assert config == expected
+    assert json.dumps(to_dict(config)) == json.dumps(to_dict(expected))
+    plain = {int, float, bool, str, type(None)}
+    assert {type(value) for value in to_dict(config).values()} == plain
+    with pytest.raises(NpxlError, match=r"n_layer is .*0.*, but it must be"):
+        ModelConfig(n_layer=np.int64(0))
 
 
 def test_a_configuration_does_not_change():

@@ -144,9 +144,42 @@ def test_memories_of_unequal_length_are_not_concatenated():
         Memory.concatenate([Memory(numbered(2)), Memory(numbered(3))])
 
 
-def test_states_need_four_axes():
-    with pytest.raises(NpxlError, match=r"\(2, 3\)"):
-        Memory(np.zeros((2, 3)))
+@pytest.mark.parametrize(
+    ("states", "fact"),
+    [
+        (np.zeros((2, 3)), r"shape \(2, 3\)"),
+        (np.zeros((2, 3, 4, 5), int), "type int64"),
+        ([[[[0.0]]]], "of type list"),
+    ],
+)
+def test_states_are_floating_point_numbers_on_four_axes(states, fact):
+    with pytest.raises(NpxlError, match=f"states is .*{fact}.*n_layer, batch, length, d_model"):
+        Memory(states)
+
+
+@pytest.mark.parametrize("rows", [[5], [0, -4], 1, [0.5], "all", [True, False]])
+def test_streams_that_there_are_not_cannot_be_selected(rows):
+    with pytest.raises(NpxlError, match=r"rows are .*streams, 0 to 2"):
+        Memory(numbered(2, batch_size=3)).select(rows)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "fact"),
+    [
+        ([], r"\[\]"),
+        (list(numbered(3))[:1], r"\[an array of shape \(2, 3, 4\) and type float64\]"),
+        ([numbered(3)[0], numbered(2)[1]], r"shape \(2, 3, 4\).*shape \(2, 2, 4\)"),
+        (list(numbered(3, batch_size=1)), r"shape \(1, 3, 4\)"),
+        (list(numbered(3)[..., :2]), r"shape \(2, 3, 2\)"),
+        (list(numbered(3, dtype=np.float32)), "type float32"),
+        (numbered(3).tolist(), "of type list"),
+        ([np.zeros(4)] * 2, r"shape \(4,\)"),
+    ],
+)
+def test_states_that_do_not_continue_a_memory_are_an_error_with_the_facts(hidden, fact):
+    with pytest.raises(NpxlError, match=f"hidden is .*{fact}") as error:
+        Memory(numbered(2)).updated(hidden, mem_len=4)
+    assert "2 arrays of shape (2, q, 4) and type float64" in str(error.value)
 
 
 def test_a_memory_keeps_nothing_else_alive():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numerical import assert_eq, seeds
 from support import configs, model_for, tokens
 
-from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL, reference
+from npxl import MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
 from npxl.audit.gradients import reference_mask
 
 SMALL = ModelConfig(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
@@ -305,10 +305,12 @@ def test_reconfigured_shares_the_parameters():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"n_layer": 1}, {"d_head": 2}, {"tie_weight": False}, {"untie_r": True}]
-)
-def test_reconfigured_rejects_what_would_change_the_parameters(changes):
-    with pytest.raises(NpxlError, match="would change the parameters' shapes"):
+    "changes",
+    [{"n_layer": 1}, {"d_head": 2}, {"tie_weight": False}, {"untie_r": True}, {"pre_lnorm": True},
+     {"layer_norm_epsilon": 0.1}, {"mem_len": 3, "init_std": 0.1}],
+)  # fmt: skip
+def test_reconfigured_rejects_what_would_make_another_model(changes):
+    with pytest.raises(NpxlError, match=rf"cannot change {list(changes)[-1]}.*can change mem_len"):
         model_for(SMALL).reconfigured(**changes)
 
 
@@ -398,11 +400,111 @@ def test_a_wrong_rng_is_an_error_that_says_what_to_pass():
         call(rng=3)
 
 
-def test_a_wrong_cotangent_is_an_error_with_the_facts():
+@pytest.mark.parametrize("method", ["forward", "log_probs"])
+@pytest.mark.parametrize(
+    ("memory", "fact"), [([], "list"), (np.zeros((2, 2, 3, 6)), r"array of shape \(2, 2, 3, 6\)")]
+)
+def test_a_memory_is_no_list_and_no_array(method, memory, fact):
+    with pytest.raises(NpxlError, match=rf"memory is .*{fact}.*init_memory\(2\)"):
+        call(method, memory=memory)
+
+
+def test_a_memory_is_not_none():
+    model = model_for(SMALL)
+    for wrong in (
+        lambda: model.forward(*batch(SMALL), None),
+        lambda: model.log_probs(batch(SMALL)[0], None),
+    ):
+        with pytest.raises(NpxlError, match=r"memory is None.*init_memory\(2\)"):
+            wrong()
+
+
+@pytest.mark.parametrize(
+    ("embedded", "fact"),
+    [
+        (np.zeros((2, 3, 6)), r"\(2, 3, 6\).*\(2, 4, 6\)"),
+        (np.zeros((2, 4, 6), np.float32), "float32.*float64"),
+        (np.zeros((2, 4, 6)).tolist(), "list"),
+    ],
+)
+def test_a_wrong_embedding_is_an_error_with_the_facts(embedded, fact):
+    with pytest.raises(NpxlError, match=f"embedded is .*{fact}.*model.embed"):
+        call(embedded=embedded)
+
+
+def test_an_embedding_may_be_given():
+    model = model_for(SMALL)
+    inputs, targets = batch(SMALL)
+    fwd = model.forward(inputs, targets, some_memory(model), embedded=model.embed(inputs))
+    assert_eq(fwd.nll, call().nll)
+
+
+@pytest.mark.parametrize(
+    ("dnll", "fact"),
+    [
+        (np.zeros((4, 2)), r"dnll has shape \(4, 2\), but nll has \(2, 4\)"),
+        (np.zeros((2, 4), complex), "dnll is of type complex128.*real numbers"),
+        ([["1"] * 4] * 2, "dnll is of type <U1.*real numbers"),
+    ],
+)
+def test_a_wrong_cotangent_is_an_error_with_the_facts(dnll, fact):
     model = model_for(SMALL)
     fwd = model.forward(*batch(SMALL), some_memory(model))
-    with pytest.raises(NpxlError, match=r"dnll has shape \(4, 2\), but nll has \(2, 4\)"):
-        model.backward(fwd, np.zeros((4, 2)))
+    for method in (model.backward, model.input_gradient):
+        with pytest.raises(NpxlError, match=fact):
+            method(fwd, dnll)
+
+
+@pytest.mark.parametrize(
+    ("grads", "fact"),
+    [
+        (model_for(dataclasses.replace(SMALL, d_inner=4)).params, r"w_1 has shape \(4, 6\).*5, 6"),
+        (model_for(dataclasses.replace(SMALL, n_layer=1)).params, r"lack layers\.1\.attention"),
+        (model_for(SMALL, dtype=np.float32).params, "float32, but the model is float64"),
+        ({}, "dict"),
+    ],
+)
+def test_wrong_gradients_to_add_to_are_an_error_with_the_facts(grads, fact):
+    model = model_for(SMALL)
+    fwd = model.forward(*batch(SMALL), some_memory(model))
+    with pytest.raises(NpxlError, match=fact) as error:
+        model.backward(fwd, grads=grads)
+    assert "model.params.zeros_like()" in str(error.value)
+
+
+def test_parameters_of_another_configuration_are_refused():
+    other = dataclasses.replace(SMALL, d_head=2)
+    with pytest.raises(NpxlError, match=r"attention\.u has shape \(2, 3\).*needs \(2, 2\)"):
+        TransformerXL(other, params=TransformerXL(SMALL).params)
+    with pytest.raises(NpxlError, match=r"params is of type dict.*Params"):
+        TransformerXL(SMALL, params=dict(TransformerXL(SMALL).params))
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, None, "0", True])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(NpxlError, match=f"seed is {seed!r}.*whole number of at least 0"):
+        TransformerXL(SMALL, seed=seed)
+
+
+@pytest.mark.parametrize("batch_size", [-1, 0, 1.0, None])
+@pytest.mark.parametrize("method", ["init_memory", "reader"])
+def test_a_batch_has_streams(method, batch_size):
+    with pytest.raises(NpxlError, match=f"batch_size is {batch_size}.*at least 1"):
+        getattr(TransformerXL(SMALL), method)(batch_size)
+
+
+@pytest.mark.parametrize(
+    ("flat", "fact"),
+    [
+        ([1, 2], "list"),
+        (np.zeros(3), r"\(3,\).*\(2,\)"),
+        (np.zeros((2, 1)), r"\(2, 1\)"),
+        (np.zeros(4)[::2], "contiguous"),  # its tensors would be copies, not views
+    ],
+)
+def test_parameters_need_one_contiguous_vector(flat, fact):
+    with pytest.raises(NpxlError, match=f"flat is .*{fact}"):
+        Params({"w": (1, 2)}, flat)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int32, np.complex128])

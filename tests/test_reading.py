@@ -67,8 +67,25 @@ def test_float32_stays_float32():
 
 
 def test_tokens_outside_the_vocabulary_are_refused():
-    with pytest.raises(NpxlError, match="0 to 6"):
-        model_for(CONFIG).reader(1).log_probs(np.array([[7]]))
+    reader = model_for(CONFIG).reader(1)
+    good, bad = np.array([[6]]), np.array([[7]])
+    with pytest.raises(NpxlError, match=r"inputs go from 7 to 7.*0 to 6"):
+        reader.log_probs(bad)
+    with pytest.raises(NpxlError, match=r"inputs go from 7 to 7.*0 to 6"):
+        reader.score(bad, good)
+    with pytest.raises(NpxlError, match=r"targets go from 7 to 7.*0 to 6"):
+        reader.score(good, bad)
+
+
+def test_a_segment_of_other_streams_is_refused():
+    reader = model_for(CONFIG).reader(2)
+    text = tokens((3, 2), 0, 7)
+    with pytest.raises(NpxlError, match="3 rows, but this reader reads 2 streams"):
+        reader.log_probs(text)
+    with pytest.raises(NpxlError, match="no more targets than inputs"):
+        reader.score(text[:2, :1], text[:2])
+    with pytest.raises(NpxlError, match=r"rows are \[2\].*0 to 1"):
+        reader.select([2])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

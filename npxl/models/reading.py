@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.errors import NpxlError
 from npxl.kernels.attend_one import attend_one
 from npxl.layers.attention import attend, score_scale
 from npxl.layers.feed_forward import feed_forward_forward
@@ -15,6 +16,8 @@ from npxl.layers.layer_norm import layer_norm_forward
 from npxl.layers.linear import linear_forward
 from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import log_softmax, softmax_forward
+from npxl.memory import selected
+from npxl.models.checks import checked_segment, checked_tokens
 
 if TYPE_CHECKING:
     from npxl.models.transformer_xl import TransformerXL
@@ -64,6 +67,7 @@ class TransformerXLReader:
 
     def score(self, inputs: Array, targets: Array) -> Array:
         """Negative log-likelihood of the targets [B, T] of the last T of the inputs, in nats."""
+        inputs, targets = checked_segment(inputs, targets, self._model.config.vocab_size)
         hidden = self._read(inputs)
         params = self._model.params
         scored = hidden[:, hidden.shape[1] - targets.shape[1] :]
@@ -73,13 +77,19 @@ class TransformerXLReader:
 
     def select(self, rows: Sequence[int] | slice | Array) -> None:
         """Go on with some of the streams, in the given order."""
-        self._keys, self._values = self._keys[:, rows].copy(), self._values[:, rows].copy()
+        self._keys = selected(self._keys, rows).copy()
+        self._values = selected(self._values, rows).copy()
 
     def _read(self, inputs: Array) -> Array:
         """Hidden states [B, q, d] of the next segment, which is remembered."""
         model, config = self._model, self._model.config
-        inputs = model.checked_tokens("inputs", inputs)
-        n_new = inputs.shape[1]
+        inputs = checked_tokens("inputs", inputs, config.vocab_size)
+        batch_size, n_new = inputs.shape
+        if batch_size != self._keys.shape[1]:
+            raise NpxlError(
+                f"inputs have {batch_size} rows, but this reader reads {self._keys.shape[1]} "
+                "streams; make another with model.reader(batch_size), or pick with select(rows)."
+            )
         self._make_room(n_new)
         new = slice(self._stop, self._stop + n_new)
         seen = slice(self._start, new.stop)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from npxl.config import ModelConfig, from_dict, to_dict
-from npxl.errors import NpxlError
+from npxl.config import ModelConfig, checked_int, from_dict, to_dict
+from npxl.errors import NpxlError, described
 from npxl.layers.attention import (
     AttentionCache,
     AttentionWeights,
@@ -30,10 +30,24 @@ from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import SoftmaxCache, log_softmax, softmax_backward, softmax_forward
 from npxl.memory import Memory
 from npxl.models import Rng
+from npxl.models.checks import (
+    check_embedded,
+    check_grads,
+    check_memory,
+    checked_cotangent,
+    checked_segment,
+    checked_tokens,
+)
 from npxl.models.reading import TransformerXLReader
-from npxl.params import Params
+from npxl.params import Params, check_shapes
 
 Array = NDArray[Any]
+
+RECONFIGURABLE = (
+    "mem_len", "attn_window", "clamp_len", "ext_len", "dropout", "dropatt", "initial_memory",
+)  # fmt: skip
+"""Fields that neither shape parameters nor say what function they are the parameters of."""
+
 
 class NormWeights(NamedTuple):
     """Parameters of one layer normalisation, or their gradients."""
@@ -98,13 +112,17 @@ class TransformerXL:
         dtype: DTypeLike = np.float32,
         params: Params | None = None,
     ) -> None:
+        if params is not None and not isinstance(params, Params):
+            raise NpxlError(f"params is {described(params)}, but it must be a npxl.Params.")
         dtype = np.dtype(dtype) if params is None else params.dtype
         if dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise NpxlError(f"dtype is {dtype}, but it must be float32 or float64.")
         self.config = config
+        shapes = self.parameter_shapes(config)
         if params is None:
-            params = Params(self.parameter_shapes(config), dtype=dtype)
-            _initialise(params, config.init_std, seed)
+            params = Params(shapes, dtype=dtype)
+            _initialise(params, config.init_std, checked_int("seed", seed, minimum=0))
+        check_shapes(params.shapes, shapes)
         self.params = params
 
     @property
@@ -151,17 +169,31 @@ class TransformerXL:
     def reconfigured(self, **changes: Any) -> TransformerXL:
         """The same parameters, not copied, under `config` with some fields replaced.
 
-        For fields that no parameter's shape depends on: mem_len, attn_window, clamp_len, ext_len,
-        dropout, dropatt, initial_memory.
+        Parameters
+        ----------
+        **changes
+            New values of fields in `RECONFIGURABLE`.
+
+        Raises
+        ------
+        NpxlError
+            For other fields, with which the parameters would not fit or would mean something else,
+            and for values that a field does not allow.
         """
         config = from_dict(ModelConfig, to_dict(self.config) | changes)
-        if self.parameter_shapes(config) != self.params.shapes:
-            raise NpxlError(f"{changes} would change the parameters' shapes; make a new model.")
+        others = [name for name in changes if name not in RECONFIGURABLE]
+        if others:
+            raise NpxlError(
+                f"reconfigured cannot change {', '.join(others)}: with the same parameters that "
+                f"would be another model. It can change {', '.join(RECONFIGURABLE)}; for the rest "
+                "make a new npxl.TransformerXL."
+            )
         return TransformerXL(config, params=self.params)
 
     def init_memory(self, batch_size: int) -> Memory:
         """The memory before the first segment: of length 0, or zeros if the configuration asks."""
         config = self.config
+        batch_size = checked_int("batch_size", batch_size, minimum=1)
         length = config.mem_len if config.initial_memory == "zeros" else 0
         return Memory(np.zeros((config.n_layer, batch_size, length, config.d_model), self.dtype))
 
@@ -197,16 +229,11 @@ class TransformerXL:
         TransformerXLForward
             nll [B, T] in nats, in reading order, and the memory for the next segment.
         """
-        inputs = self.checked_tokens("inputs", inputs)
-        targets = self.checked_tokens("targets", targets)
-        if len(targets) != len(inputs) or targets.shape[1] > inputs.shape[1]:
-            raise NpxlError(
-                f"targets have shape {targets.shape} and inputs {inputs.shape}; they need as many "
-                "rows, and no more targets than inputs."
-            )
-        self._check_memory(memory, len(inputs))
+        inputs, targets = checked_segment(inputs, targets, self.config.vocab_size)
+        check_memory(memory, self.config, len(inputs), self.dtype)
         if embedded is None:
             embedded = self.embed(inputs)
+        check_embedded(embedded, (*inputs.shape, self.config.d_model), self.dtype)
         hidden, states, stack = self.stack_forward(embedded, memory, mask_key(rng))
         scored = hidden[:, hidden.shape[1] - targets.shape[1] :]  # [B, T, d]
         nll, softmax = softmax_forward(
@@ -239,6 +266,7 @@ class TransformerXL:
         """
         if grads is None:
             grads = self.params.zeros_like()
+        check_grads(grads, self.params)
         d_embedded = self._backward(fwd, dnll, grads)
         embedding_backward(d_embedded, fwd.inputs, grads["embedding.weight"])
         return grads
@@ -253,12 +281,8 @@ class TransformerXL:
 
     def _backward(self, fwd: TransformerXLForward, dnll: Array | None, grads: Params) -> Array:
         """Everything down to the embedded inputs, whose gradient [B, q, d] is returned."""
-        if dnll is None:
-            dnll = np.full(fwd.nll.shape, 1 / fwd.nll.size)
-        if np.shape(dnll) != fwd.nll.shape:
-            raise NpxlError(f"dnll has shape {np.shape(dnll)}, but nll has {fwd.nll.shape}.")
         d_scored = softmax_backward(
-            np.asarray(dnll, self.dtype), fwd.softmax, self.output_weight(self.params),
+            checked_cotangent(dnll, fwd.nll), fwd.softmax, self.output_weight(self.params),
             self.output_weight(grads), grads["softmax.bias"],
         )  # fmt: skip
         d_hidden = np.zeros((*fwd.inputs.shape, self.config.d_model), self.dtype)  # [B, q, d]
@@ -267,8 +291,8 @@ class TransformerXL:
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
         """log p of every symbol after each of the inputs [B, T], [B, T, V] in nats; next memory."""
-        inputs = self.checked_tokens("inputs", inputs)
-        self._check_memory(memory, len(inputs))
+        inputs = checked_tokens("inputs", inputs, self.config.vocab_size)
+        check_memory(memory, self.config, len(inputs), self.dtype)
         hidden, states, _ = self.stack_forward(self.embed(inputs), memory, None)
         log_p = log_softmax(hidden, self.output_weight(self.params), self.params["softmax.bias"])
         return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)
@@ -401,34 +425,6 @@ class TransformerXL:
     def output_weight(self, params: Params) -> Array:
         """The output layer's weights: the embedding table itself when they are tied."""
         return params["embedding.weight" if self.config.tie_weight else "softmax.weight"]
-
-    def checked_tokens(self, name: str, tokens: Array) -> Array:
-        tokens = np.asarray(tokens)
-        if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
-            raise NpxlError(
-                f"{name} have shape {tokens.shape} and type {tokens.dtype}; they must be whole "
-                "numbers [batch, length] with at least one of each."
-            )
-        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise NpxlError(
-                f"{name} go from {tokens.min()} to {tokens.max()}, but the vocabulary has the "
-                f"symbols 0 to {self.config.vocab_size - 1}."
-            )
-        return tokens
-
-    def _check_memory(self, memory: Memory, batch_size: int) -> None:
-        expected = (self.config.n_layer, batch_size, memory.length, self.config.d_model)
-        if memory.states.shape != expected:
-            raise NpxlError(
-                f"memory has shape {memory.states.shape}, but this model and batch need "
-                f"{expected}; start with model.init_memory({batch_size}), or pick streams with "
-                "memory.select(rows)."
-            )
-        if memory.states.dtype != self.dtype:
-            raise NpxlError(
-                f"memory is {memory.states.dtype}, but the model is {self.dtype}; start with "
-                f"model.init_memory({batch_size})."
-            )
 
 
 def _site(key: MaskKey | None, name: str) -> Site | None:
