@@ -1,5 +1,7 @@
 """Every gradient of the whole model, and that the checker would notice a wrong one."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -143,6 +145,8 @@ def test_audit_of_a_large_configuration(pre_lnorm):
     report = audit(config, console=console)
     assert report.passed
     assert "n_layer 12 to 2" in console.export_text()
+    for segment in report.segments.values():
+        assert all(check.entries == math.prod(check.shape) for check in segment.tensors)
     assert report.config.attn_window == report.config.mem_len + 1
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,6 +206,7 @@ def gradcheck(
     steps: tuple[float, ...] = STEPS,
     central_tolerance: float = CENTRAL_TOLERANCE,
     complex_tolerance: float = COMPLEX_TOLERANCE,
+    progress: Callable[[int, int], None] | None = None,
 ) -> GradientReport:
     """Check every gradient of `model` at one segment, in float64.
 
@@ -224,6 +226,8 @@ def gradcheck(
         Step sizes h of the central differences, in descending order.
     central_tolerance, complex_tolerance
         Largest error allowed, relative to the largest entry of a tensor's gradient.
+    progress
+        Called with the number of tensors checked so far and that of all.
 
     Returns
     -------
@@ -243,7 +247,9 @@ def gradcheck(
     overall = max(float(np.abs(gradient).max()) for gradient in gradients.values())
 
     checks = []
-    for name, gradient in gradients.items():
+    for n_checked, (name, gradient) in enumerate(gradients.items()):
+        if progress is not None:
+            progress(n_checked, len(gradients))
         indices = _chosen(gradient, entries, draw)
         exact = np.array([gradient[index] for index in indices])
         largest = float(np.abs(gradient).max())

@@ -1,4 +1,4 @@
-"""`npxl audit`: the gradients of one configuration, at a size that can be checked."""
+"""`npxl audit`: the gradients of one configuration, at a size at which every entry is checked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 
 from npxl.audit.gradients import GradientReport, gradcheck
 from npxl.config import ModelConfig
@@ -45,7 +46,7 @@ class AuditReport:
 
 
 def audit(config: ModelConfig, seed: int = 0, console: Console | None = None) -> AuditReport:
-    """Check every gradient of a model of this form, printing each table as it is found.
+    """Check every entry of every gradient of a small model of this form.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ def audit(config: ModelConfig, seed: int = 0, console: Console | None = None) ->
     seed
         Of parameters, tokens and cotangents.
     console
-        Where to print; nowhere when not given.
+        Where to print each table as soon as it is found, and a bar until then if this is a
+        terminal; nowhere when not given.
     """
     small = scaled_down(config)
     if console is not None:
@@ -76,14 +78,21 @@ def audit(config: ModelConfig, seed: int = 0, console: Console | None = None) ->
         "a first segment of 3": (3, model.init_memory(_BATCH_SIZE), None),
     }
     reports = {}
-    for name, (tgt_len, before, rng) in cases.items():
-        inputs = draw.integers(0, small.vocab_size, (_BATCH_SIZE, small.ext_len + tgt_len))
-        targets = draw.integers(0, small.vocab_size, (_BATCH_SIZE, tgt_len))
-        reports[name] = gradcheck(model, inputs, targets, before, rng, seed=seed)
-        if console is not None:
-            console.print(f"\n[bold]{name}[/bold] (memory of {before.length})")
-            console.print(reports[name].table())
-            console.print(reports[name].summary(), highlight=False)
+    shown = console is not None and console.is_terminal
+    with Progress(console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("")
+        for name, (tgt_len, before, rng) in cases.items():
+            bar.update(task, description=name)
+            inputs = draw.integers(0, small.vocab_size, (_BATCH_SIZE, small.ext_len + tgt_len))
+            targets = draw.integers(0, small.vocab_size, (_BATCH_SIZE, tgt_len))
+            reports[name] = gradcheck(
+                model, inputs, targets, before, rng, entries=None, seed=seed,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )  # fmt: skip
+            if console is not None:
+                console.print(f"\n[bold]{name}[/bold] (memory of {before.length})")
+                console.print(reports[name].table())
+                console.print(reports[name].summary(), highlight=False)
     return AuditReport(small, reports)
 
 
