@@ -111,6 +111,20 @@ class ModelConfig:
         """
         return None if self.attn_window is None else self.n_layer * (self.attn_window - 1)
 
+    def longest_reach(self, tgt_len: int) -> int:
+        """Tokens before a token that its prediction can depend on, in segments of `tgt_len`.
+
+        n_layer · (K − 1), with K the most keys that a query sees: mem_len + ext_len + tgt_len, or W
+        if that is less.  Unless `reach_is_exact`, some tokens reach less far.
+        """
+        keys = self.mem_len + self.ext_len + tgt_len
+        return self.n_layer * (min(keys, self.attn_window or keys) - 1)
+
+    @property
+    def reach_is_exact(self) -> bool:
+        """Whether all tokens reach equally far back, however a text is cut: W ≤ mem_len + 1."""
+        return self.attn_window is not None and self.attn_window <= self.mem_len + 1
+
 
 @dataclass(frozen=True)
 class TrainConfig:

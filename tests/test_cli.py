@@ -102,7 +102,7 @@ def test_help_shows_every_field_with_its_default_and_its_documentation(kind, cap
 
 def test_help_lists_the_commands_and_eval_the_options_for_reading(capsys, monkeypatch):
     out = help_of(capsys, monkeypatch)
-    assert re.findall(r"│ (\w+) ", out) == ["train", "eval", "generate", "audit", "info"]
+    assert re.findall(r"│ (\w+) ", out) == ["train", "eval", "generate", "audit", "bench", "info"]
     out = help_of(capsys, monkeypatch, "eval")
     for option in ("--split", "--tgt-len", "--mem-len", "--attn-window", "--clamp-len", "--json"):
         assert option in out
@@ -296,7 +296,7 @@ def test_generate_prints_the_text_that_the_library_draws(here, capsys):
     assert main(["generate", "runs/small", *words]) == 0
     out, err = capsys.readouterr()
     model = npxl.load("runs/small/best.safetensors")
-    drawn = generate(model, list(b"aba"), 50, 0.8, 5, 0.9, seed=3, mem_len=8 + 8 - 1)
+    drawn = generate(model, list(b"aba"), 50, 0.8, 5, 0.9, seed=3)
     assert out == "aba" + bytes(g.token for g in drawn).decode("utf-8", "replace")
     assert re.fullmatch(r"50 tokens in [\d.]+ s, [\d,]+ a second\n", err)
 
@@ -304,7 +304,7 @@ def test_generate_prints_the_text_that_the_library_draws(here, capsys):
 def test_generate_without_a_prompt_begins_after_a_newline(here, capsys):
     assert main(["generate", "runs/small", "--tokens", "20", "--temperature", "0"]) == 0
     model = npxl.load("runs/small/best.safetensors")
-    drawn = generate(model, list(b"\n"), 20, temperature=0, mem_len=15)
+    drawn = generate(model, list(b"\n"), 20, temperature=0)
     assert capsys.readouterr().out == bytes(g.token for g in drawn).decode("utf-8", "replace")
 
 
@@ -386,11 +386,12 @@ def test_info_of_a_run(here, capsys):
     assert (values["step"], values["steps"]) == (30, 30)
     assert values["best"]["step"] in (15, 30)
     assert values["command"][:2] == ["npxl", "train"]
+    # Each of 2 layers sees at most 8 in memory and 7 in its own segment before a token.
+    assert (values["reach"], values["reach_is_exact"]) == (30, False)
     assert main(["info", "runs/small"]) == 0
     out = capsys.readouterr().out
     assert f"{values['parameters']:,}" in out
     assert "30 of 30" in out
-    # Each of 2 layers sees at most 8 in memory and 7 in its own segment before a token.
     assert "at most 30 tokens" in out
 
 

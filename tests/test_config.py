@@ -136,3 +136,12 @@ def test_parameters_are_counted_by_the_closed_formula(config):
 @pytest.mark.parametrize(("n_layer", "window", "reach"), [(3, 5, 12), (1, 1, 0), (4, None, None)])
 def test_reach(n_layer, window, reach):
     assert replace(ModelConfig(), n_layer=n_layer, attn_window=window).reach == reach
+
+
+@pytest.mark.parametrize(
+    ("window", "reach", "exact"), [(None, 30, False), (30, 30, False), (10, 18, False), (9, 16, True)]
+)
+def test_reach_in_segments(window, reach, exact):
+    """Two layers that see 8 positions in memory and 8 of the segment, the last one itself."""
+    config = ModelConfig(n_layer=2, mem_len=8, attn_window=window)
+    assert (config.longest_reach(tgt_len=8), config.reach_is_exact) == (reach, exact)

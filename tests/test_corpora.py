@@ -510,7 +510,7 @@ def test_splits_too_short_to_predict_are_refused(tmp_path):
     assert "1 token in 1 bytes" in message
     assert "2 bytes are needed" in message
     message = refused("valid split", written(tmp_path / "short", "abcdefghijkl"))
-    assert "needs 40 bytes" in message
+    assert "cut 90/5/5 needs about 40 bytes" in message
     assert "short" in message
     refused("train split", written(tmp_path / "blank", "  "), "words")
     refused("train split", written(tmp_path / "oneword", "supercalifragilistic" * 9), "words")

@@ -61,7 +61,8 @@ def test_one_stream_is_the_plain_loop(case, seed):
     config, length, tgt_len = case
     model, tokens = make_model(seed, **config), text(length, seed)
     expected = plain_loop(model, tokens, tgt_len)
-    np.testing.assert_allclose(score(model, tokens, tgt_len), expected, rtol=0, atol=1e-12)
+    actual = score(model, tokens, tgt_len, n_streams=1)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
     result = evaluate(model, tokens, tgt_len, n_streams=1)
     assert result.tokens == length - 1  # the ragged tail included
     assert result.nll == pytest.approx(expected.sum() / (length - 1), abs=1e-12)

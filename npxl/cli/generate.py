@@ -42,8 +42,7 @@ def generate(
     seed
         The same seed draws the same text.
     mem_len
-        Tokens to remember; when not given, as many as the model has met in training:
-        mem_len + tgt_len - 1.
+        Tokens to remember; when not given, as many as in training.
     checkpoint
         The model with the best validation score, or the last one.
     """
@@ -58,8 +57,6 @@ def generate(
             "unknown symbol instead.",
             style="yellow",
         )
-    if mem_len is None:
-        mem_len = opened.model_config.mem_len + opened.train_config.tgt_len - 1
     drawn = generate(
         opened.model(checkpoint),
         vocabulary.encode(prompt or "\n"),

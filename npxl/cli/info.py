@@ -8,7 +8,7 @@ from typing import Any
 
 from npxl.cli.options import AsJson, PresetName
 from npxl.cli.output import print_json, print_table
-from npxl.config import PRESETS, ModelConfig, to_dict
+from npxl.config import PRESETS, ModelConfig, TrainConfig, to_dict
 from npxl.config import preset as find_preset
 from npxl.errors import NpxlError
 
@@ -45,7 +45,7 @@ def info(
         values = _of_preset(preset)
     else:
         opened = Run.open(run)
-        values = {**opened.describe(), **_size(opened.model_config)}
+        values = {**opened.describe(), **_size(opened.model_config, opened.train_config)}
     if as_json:
         print_json(values)
     else:
@@ -57,36 +57,36 @@ def _of_preset(name: str) -> dict[str, Any]:
     return {
         "preset": name,
         "summary": preset.summary,
-        **_size(preset.model),
+        **_size(preset.model, preset.train),
         "model": to_dict(preset.model),
         "train": to_dict(preset.train),
     }
 
 
-def _size(config: ModelConfig) -> dict[str, Any]:
+def _size(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
     from npxl.models.transformer_xl import TransformerXL
     from npxl.params import count
 
-    shapes = TransformerXL.parameter_shapes(config)
+    shapes = TransformerXL.parameter_shapes(model)
     of_symbols = ("embedding.weight", "softmax.weight")
     others = {name: shape for name, shape in shapes.items() if name not in of_symbols}
     return {
         "parameters": count(shapes),
         "parameters_without_embeddings": count(others),
-        "reach": config.reach,
+        "reach": model.longest_reach(train.tgt_len),
+        "reach_is_exact": model.reach_is_exact,
     }
 
 
 def _rows(values: dict[str, Any]) -> dict[str, Any]:
     """The same for people: one row for each value."""
-    model, train = values["model"], values["train"]
     head = _run_rows(values) if "run" in values else {n: values[n] for n in ("preset", "summary")}
     size = {
         "parameters": values["parameters"],
         "without embeddings": values["parameters_without_embeddings"],
-        "reach": _reach(model, train),
+        "reach": f"{'' if values['reach_is_exact'] else 'at most '}{values['reach']:,} tokens",
     }
-    return {**head, **size, " ": "", **model, "  ": "", **train}
+    return {**head, **size, " ": "", **values["model"], "  ": "", **values["train"]}
 
 
 def _run_rows(values: dict[str, Any]) -> dict[str, Any]:
@@ -105,12 +105,3 @@ def _run_rows(values: dict[str, Any]) -> dict[str, Any]:
         "step": f"{values['step']:,}" + ("" if steps is None else f" of {steps:,}"),
         "best score": score,
     }
-
-
-def _reach(model: dict[str, Any], train: dict[str, Any]) -> str:
-    """How many tokens before a token its prediction depends on."""
-    keys = model["mem_len"] + model["ext_len"] + train["tgt_len"]
-    window = model["attn_window"]
-    is_exact = window is not None and window <= model["mem_len"] + 1
-    reach = model["n_layer"] * ((keys if window is None else min(window, keys)) - 1)
-    return f"{'' if is_exact else 'at most '}{reach:,} tokens"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from npxl.config import VocabularyKind
 from npxl.data.encoded import Encoded, digest_of, encode, map_file
-from npxl.data.sources import Source, Survey, find_sources, opened
+from npxl.data.sources import PERCENT, Source, Survey, find_sources, opened
 from npxl.data.vocabularies import ByteVocabulary, Vocabulary, count_characters
 from npxl.errors import NpxlError
 
@@ -163,8 +163,11 @@ def _split(name: str, source: Source, survey: Survey, encoded: Encoded) -> Split
     tokens = encoded.tokens[name]
     kind = encoded.vocab.kind
     if len(tokens) < 2:
-        is_part = survey.n_bytes < source.path.stat().st_size
-        need = f"a file that is cut 90/5/5 needs 40 {kind}" if is_part else f"2 {kind} are needed"
+        need = f"2 {kind} are needed"
+        if survey.n_bytes < source.path.stat().st_size:
+            n_enough = 2 * 100 // min(PERCENT.values())
+            parts = "/".join(map(str, PERCENT.values()))
+            need = f"a file that is cut {parts} needs about {n_enough} {kind}"
         raise NpxlError(
             f"The {name} split of {source.path} is too short to predict anything: it has "
             f"{len(tokens)} token{'s' * (len(tokens) != 1)} in {survey.n_bytes} bytes, but {need}; "

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 
+from npxl.cache import cache_folder
 from npxl.config import VocabularyKind
 from npxl.data.sources import Source
 from npxl.data.vocabularies import (
@@ -72,7 +72,7 @@ def encode(
     """
     recipe = {"kind": kind, "min_count": min_count} if vocab is None else vocab.to_dict()
     key = digest_of({"format": _FORMAT, "splits": digests, "vocabulary": recipe})
-    entry = _cache_folder() / key
+    entry = cache_folder() / "corpora" / key
     if (encoded := _open_entry(entry)) is not None:
         return encoded
     if vocab is None:
@@ -100,11 +100,6 @@ def map_file(file: BinaryIO, dtype: npt.DTypeLike, start: int, n_tokens: int) ->
 def digest_of(values: Any) -> str:
     """SHA-256, in hexadecimal, of plain JSON values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("NPXL_CACHE_DIR")
-    return (Path(chosen) if chosen else platformdirs.user_cache_path("npxl")) / "corpora"
 
 
 def _build_vocabulary(

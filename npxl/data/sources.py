@@ -18,7 +18,8 @@ from npxl.config import VocabularyKind
 from npxl.data.vocabularies import count_characters
 from npxl.errors import NpxlError
 
-SPLITS = ("train", "valid", "test")
+PERCENT = {"train": 90, "valid": 5, "test": 5}
+"""Of a single file: the splits in the order in which they lie in it."""
 
 _NAME_PARTS = {
     "train": {"train"},
@@ -140,7 +141,7 @@ class Source:
 def find_sources(path: Path, kind: VocabularyKind) -> dict[str, Source]:
     """The source of each split that there is in the file or folder `path`, in reading order.
 
-    One file is cut at 90 % and 95 % of its bytes; each cut moves back to the beginning of a
+    One file is cut into `PERCENT` of its bytes; each cut moves back to the beginning of a
     character or of a line, as `kind` needs.  In a folder each split is a file with the split's name
     as a part of its own.
 
@@ -152,8 +153,10 @@ def find_sources(path: Path, kind: VocabularyKind) -> dict[str, Source]:
     if path.is_dir():
         return {name: _whole_file(file) for name, file in _files_of_splits(path).items()}
     whole = _whole_file(path)
-    middle = _move_back(path, int(0.90 * whole.stop), 0, kind)
-    end = _move_back(path, int(0.95 * whole.stop), middle, kind)
+    until_valid = PERCENT["train"]
+    until_test = until_valid + PERCENT["valid"]
+    middle = _move_back(path, whole.stop * until_valid // 100, 0, kind)
+    end = _move_back(path, whole.stop * until_test // 100, middle, kind)
     return {
         "train": Source(path, 0, middle),
         "valid": Source(path, middle, end),
@@ -198,7 +201,7 @@ def _files_of_splits(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for file in files:
         parts = set(re.split(r"[._-]", file.name.lower()))
-        for split in SPLITS:
+        for split in PERCENT:
             if not parts & _NAME_PARTS[split]:
                 continue
             if split in found:
@@ -218,7 +221,7 @@ def _files_of_splits(folder: Path) -> dict[str, Path]:
             f"The folder {folder} has no training text: a file whose name has the part train, such "
             f"as train.txt, was expected, but it holds {listing}."
         )
-    return {split: found[split] for split in SPLITS if split in found}
+    return {split: found[split] for split in PERCENT if split in found}
 
 
 def _move_back(path: Path, cut: int, start: int, kind: VocabularyKind) -> int:

@@ -42,11 +42,7 @@ class Streams:
     ext_len: int = 0
 
     def __post_init__(self) -> None:
-        if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "iu" or len(self.tokens) < 2:
-            raise NpxlError(
-                "Streams read one row of at least 2 whole numbers, but the tokens are "
-                f"{self.tokens.dtype} of shape {self.tokens.shape}."
-            )
+        require_text(self.tokens)
         for name, minimum in (("batch_size", 1), ("tgt_len", 1), ("ext_len", 0)):
             value = getattr(self, name)
             if value < minimum:
@@ -69,10 +65,42 @@ class Streams:
         if consumed < 0:
             raise NpxlError(f"consumed is {consumed}, but streams start at 0.")
         n_pairs = len(self.tokens) - 1
-        n_again = min(self.ext_len, consumed)
         starts = np.arange(self.batch_size) * n_pairs // self.batch_size  # [B]
-        offsets = np.arange(-n_again, self.tgt_len) + consumed % n_pairs  # [E' + T]
-        pairs = (starts[:, None] + offsets) % n_pairs  # [B, E' + T]
-        inputs = self.tokens[pairs].astype(np.int64)
-        targets = self.tokens[pairs[:, n_again:] + 1].astype(np.int64)  # [B, T]
-        return inputs, targets
+        return segment(self.tokens, starts, consumed, self.tgt_len, self.ext_len)
+
+
+def segment(
+    tokens: npt.NDArray[np.integer[Any]],
+    starts: npt.NDArray[np.integer[Any]],
+    consumed: int,
+    length: int,
+    ext_len: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The next `length` pairs of readers that began at the pairs `starts` [B].
+
+    Each has read `consumed` pairs; the last E' = min(ext_len, consumed) of them it reads again.
+    After the last pair of the text comes the first.
+
+    Returns
+    -------
+    inputs
+        [B, E' + length]
+    targets
+        [B, length]
+    """
+    n_pairs = len(tokens) - 1
+    n_again = min(ext_len, consumed)
+    offsets = np.arange(-n_again, length) + consumed % n_pairs  # [E' + T]
+    pairs = (starts[:, None] + offsets) % n_pairs  # [B, E' + T]
+    inputs = tokens[pairs].astype(np.int64)
+    targets = tokens[pairs[:, n_again:] + 1].astype(np.int64)  # [B, T]
+    return inputs, targets
+
+
+def require_text(tokens: npt.NDArray[Any]) -> None:
+    """NpxlError unless there is something to read and to predict: [N] whole numbers, N ≥ 2."""
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or len(tokens) < 2:
+        raise NpxlError(
+            "A text is one row of at least 2 whole numbers, but the tokens are "
+            f"{tokens.dtype} of shape {tokens.shape}."
+        )

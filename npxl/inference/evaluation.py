@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
 from npxl.data import Split
+from npxl.data.streams import require_text, segment
 from npxl.errors import NpxlError
 from npxl.models import LanguageModel, Reader
 from npxl.threads import run_parallel, shards
@@ -118,8 +119,8 @@ def evaluate(
 def score(
     model: LanguageModel,
     tokens: Array,
-    tgt_len: int = 128,
-    n_streams: int | None = 1,
+    tgt_len: int,
+    n_streams: int | None = None,
     n_workers: int = 1,
 ) -> Array:
     """Negative log-likelihood of each token but the first, [N − 1], in nats and in reading order.
@@ -173,11 +174,7 @@ class _Plan:
 def _plan(
     config: ModelConfig, tokens: Array, tgt_len: int, n_streams: int | None, n_workers: int
 ) -> _Plan:
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or len(tokens) < 2:
-        raise NpxlError(
-            "A text to score is one row of at least 2 whole numbers, but the tokens are "
-            f"{tokens.dtype} of shape {tokens.shape}."
-        )
+    require_text(tokens)
     for name, value in (("tgt_len", tgt_len), ("n_streams", n_streams), ("n_workers", n_workers)):
         if value is not None and value < 1:
             raise NpxlError(f"{name} is {value!r}, but it must be at least 1.")
@@ -245,7 +242,7 @@ def _scored(
     reader = model.reader(len(streams))
     stop = (plan.warm_up + plan.stride) * plan.tgt_len
     for position in range(0, stop, plan.tgt_len):
-        pairs = _pairs(tokens, starts, position, plan.tgt_len, model.config.ext_len)
+        pairs = segment(tokens, starts, position, plan.tgt_len, model.config.ext_len)
         nll = read(reader, *pairs)
         is_warm = position >= plan.warm_up * plan.tgt_len
         rows = slice(None) if is_warm else slice(int(streams.start == 0))
@@ -255,19 +252,9 @@ def _scored(
         reader.select([-1])
         for position in range(stop, plan.n_pairs - int(last[0]), plan.tgt_len):
             length = min(plan.tgt_len, plan.n_pairs - int(last[0]) - position)
-            pairs = _pairs(tokens, last, position, length, model.config.ext_len)
+            pairs = segment(tokens, last, position, length, model.config.ext_len)
             nll = read(reader, *pairs)
             yield last + position, nll
-
-
-def _pairs(
-    tokens: Array, starts: Array, position: int, length: int, ext_len: int
-) -> tuple[Array, Array]:
-    """Inputs [b, E + T], the first E ≤ ext_len of them read again, and targets [b, T]."""
-    n_again = min(ext_len, position)
-    pairs = starts[:, None] + np.arange(position - n_again, position + length)  # [b, E + T]
-    targets = tokens[pairs[:, n_again:] + 1]
-    return tokens[pairs].astype(np.int64), targets.astype(np.int64)
 
 
 def _sum(scored: Iterator[tuple[Array, Array]]) -> float:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
-import platformdirs
+
+from npxl.cache import cache_folder
 
 # Full fastmath would let the compiler assume that no −inf or NaN occurs; these four do not.
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
@@ -23,8 +24,7 @@ def _cache_folder() -> Path | None:
     that another one calls has changed.
     """
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    root = os.environ.get("NPXL_CACHE_DIR") or platformdirs.user_cache_dir("npxl", appauthor=False)
-    folder = Path(root) / "kernels" / hashlib.sha256(sources).hexdigest()[:16]
+    folder = cache_folder() / "kernels" / hashlib.sha256(sources).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
