@@ -139,7 +139,8 @@ def test_reach(n_layer, window, reach):
 
 
 @pytest.mark.parametrize(
-    ("window", "reach", "exact"), [(None, 30, False), (30, 30, False), (10, 18, False), (9, 16, True)]
+    ("window", "reach", "exact"),
+    [(None, 30, False), (30, 30, False), (10, 18, False), (9, 16, True)],
 )
 def test_reach_in_segments(window, reach, exact):
     """Two layers that see 8 positions in memory and 8 of the segment, the last one itself."""

@@ -114,8 +114,8 @@ def _continuation(
     reader = model.reader(1)
 
     def after(ids: Array) -> Array:
-        # The products are too small to share: threads that wait for each other on a busy machine
-        # were 80 times slower.  The limit holds for each token alone, so that none is left behind.
+        # The products are too small to share: threads would wait for each other longer than they
+        # compute.  The limit holds for each token alone, so that none is left behind.
         with blas.limit(limits=1):
             return _next_log_probs(reader, ids)
 
