@@ -101,16 +101,16 @@ def layer(
     context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
     if config.pre_lnorm:
         context = norm(context, "attention")
-    weights = attention_probabilities(params, config, n, context, n_queries, r)
-    weights = mask(f"{name}.attention_probabilities", weights)  # [B, H, q, K]
-    attended = np.zeros(h.shape, context.dtype)  # [B, q, d]
-    for b, head, i, j in np.ndindex(weights.shape):
+    probabilities = attention_probabilities(params, config, n, context, n_queries, r)
+    probabilities = mask(f"{name}.attention_probabilities", probabilities)  # [B, H, q, K]
+    y = np.zeros(h.shape, context.dtype)  # [B, q, d]
+    for b, head, i, j in np.ndindex(probabilities.shape):
         w_v, w_o = params[f"{name}.attention.w_v"], params[f"{name}.attention.w_o"]
         columns = slice(head * config.d_head, (head + 1) * config.d_head)
-        if weights[b, head, i, j] != 0:
+        if probabilities[b, head, i, j] != 0:
             value = w_v[columns] @ context[b, j]  # [d_head]
-            attended[b, i] += w_o[:, columns] @ (weights[b, head, i, j] * value)
-    h = h + mask(f"{name}.attention_output", attended)
+            y[b, i] += w_o[:, columns] @ (probabilities[b, head, i, j] * value)
+    h = h + mask(f"{name}.attention_output", y)
     if not config.pre_lnorm:
         h = norm(h, "attention")
 
@@ -166,9 +166,9 @@ def position(distance: int, config: ModelConfig) -> Array:
 
 def layer_norm(x: Array, gain: Array, bias: Array, config: ModelConfig) -> Array:
     """gain · (x − μ) / √(σ² + ε) + bias for one vector."""
-    centred = x - x.sum() / len(x)
-    variance = (centred**2).sum() / len(x)
-    y: Array = gain * centred / np.sqrt(variance + config.layer_norm_epsilon) + bias
+    centered = x - x.sum() / len(x)
+    variance = (centered**2).sum() / len(x)
+    y: Array = gain * centered / np.sqrt(variance + config.layer_norm_epsilon) + bias
     return y
 
 

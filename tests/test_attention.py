@@ -64,7 +64,7 @@ class Problem(NamedTuple):
     context: np.ndarray  # [B, K, d]
     positions: np.ndarray  # [K, d]
     weights: AttentionWeights
-    dy: np.ndarray  # [B, T, d]
+    dy: np.ndarray  # [B, q, d]
 
 
 def problem(shape, dtype=np.float64):
@@ -113,7 +113,7 @@ def gradients(shape, p):
 
 
 def probabilities(shape, p):
-    """a [B, H, T, K], from one block."""
+    """a [B, H, q, K], from one block."""
     return forward(shape, p)[1].probabilities[0].swapaxes(0, 1)
 
 
@@ -144,7 +144,7 @@ def appendix_b_shift(x):
 
 
 def appendix_b_probabilities(shape, p):
-    """a [B, H, T, K] from whole matrices, the shift of appendix B and a mask of −∞."""
+    """a [B, H, q, K] from whole matrices, the shift of appendix B and a mask of −∞."""
     weights, heads = p.weights, (shape.n_heads, shape.d_head)
     segment = p.context[:, shape.n_memory :]
     q = (segment @ weights.w_q.T).reshape(*segment.shape[:2], *heads)
@@ -306,7 +306,7 @@ LONG = Shape(batch_size=2, n_heads=2, d_head=3, d_model=4, n_queries=5, n_memory
 
 
 def log_ratios(shape, p):
-    """log a_ij − log a_i,j+1 [B, H, T, K−1]: differences of scores; NaN where unseen."""
+    """log a_ij − log a_i,j+1 [B, H, q, K−1]: differences of scores; NaN where unseen."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(probabilities(shape, p))
         differences = logs[..., :-1] - logs[..., 1:]

@@ -1,4 +1,4 @@
-"""Dropout: what its masks depend on, what they do not, and how they are distributed."""
+"""DropoutCache: what its masks depend on, what they do not, and how they are distributed."""
 
 import math
 
@@ -18,7 +18,7 @@ from numerical import (
 
 from npxl.errors import NpxlError
 from npxl.layers.dropout import (
-    Dropout,
+    DropoutCache,
     MaskKey,
     dropout_backward,
     dropout_forward,
@@ -95,7 +95,7 @@ def test_a_block_draws_the_decisions_of_the_whole(seed, sizes, corner, extent):
     i, j = corner[0] % n_queries, corner[1] % n_keys
     block = np.s_[:, :, i : i + extent[0], j : j + extent[1]]
     x = np.random.default_rng(seed).standard_normal(sizes)
-    dropout = Dropout(0.5, MaskKey(seed, 1, 3).site("attention_probabilities"))
+    dropout = DropoutCache(0.5, MaskKey(seed, 1, 3).site("attention_probabilities"))
     strides = n_queries * n_keys, n_keys
     whole = masked(x, dropout, 0, strides)
     assert_eq(masked(x[block], dropout, i * n_keys + j, strides), whole[block])

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from numerical import assert_eq, read_only, seeds
 
 from npxl.kernels import kernel
-from npxl.kernels.cross_entropy import cross_entropy_backward, cross_entropy_forward, log_softmax
+from npxl.kernels.cross_entropy import (
+    cross_entropy_backward,
+    cross_entropy_forward,
+    log_softmax_rows,
+)
 from npxl.kernels.exponential import _exp_float32, exp
-from npxl.kernels.normalisation import layer_norm_backward, layer_norm_forward
+from npxl.kernels.normalization import layer_norm_rows_backward, layer_norm_rows_forward
 from npxl.kernels.random_mask import drop, mix
 from npxl.kernels.relative_softmax import relative_softmax_backward, relative_softmax_forward
 from npxl.kernels.scatter import scatter_add
@@ -36,21 +40,21 @@ def rounding(dtype):
 
 @st.composite
 def segments(draw):
-    """Rows N, queries T (1 among them), keys K = m + T (m = 0 among them), window 1 … K or more."""
+    """Rows N, queries q (1 among them), keys K = m + q (m = 0 among them), window 1 … K or more."""
     n, n_queries, n_memory = draw(sizes), draw(sizes), draw(st.integers(0, 5))
     n_keys = n_memory + n_queries
     return n, n_queries, n_keys, draw(st.integers(1, n_keys + 1))
 
 
 def visible(n_queries, n_keys, window):
-    """[T, K] bool: key j is not after query i and among its W nearest."""
+    """[q, K] bool: key j is not after query i and among its W nearest."""
     i, j = np.ogrid[:n_queries, :n_keys]
     distance = n_keys - n_queries + i - j
     return (distance >= 0) & (distance < window)
 
 
 def visible_by_distance(n_queries, n_keys, window):
-    """[T, K] bool: column c, for distance K − 1 − c, belongs to a key that query i may see."""
+    """[q, K] bool: column c, for distance K − 1 − c, belongs to a key that query i may see."""
     i, c = np.ogrid[:n_queries, :n_keys]
     distance = n_keys - 1 - c
     return (distance <= n_keys - n_queries + i) & (distance < window)
@@ -116,7 +120,7 @@ def test_relative_softmax(dtype, seed, segment):
 
 
 def test_relative_softmax_is_the_shift_of_appendix_b():
-    """Y[i, j] = X[i, j + T − 1 − i], for every T ≤ K: one large position score selects its key."""
+    """Y[i, j] = X[i, j + q − 1 − i], for every q ≤ K: one large position score selects its key."""
     for n_keys in range(1, 6):
         for n_queries in range(1, n_keys + 1):
             for i, c in np.ndindex(n_queries, n_keys):
@@ -159,21 +163,24 @@ def test_relative_softmax_spreads_nan_over_its_row_alone(dtype, place):
 def test_cross_entropy(dtype, seed, n, n_symbols):
     rng = np.random.default_rng(seed)
     logits = (rng.standard_normal((n, n_symbols)) * 4).astype(dtype)
-    targets, d_nll = rng.integers(n_symbols, size=n), rng.standard_normal(n).astype(dtype)
+    targets, dnll = rng.integers(n_symbols, size=n), rng.standard_normal(n).astype(dtype)
     exact = np.exp(logits.astype(np.float64))
     p = exact / exact.sum(-1, keepdims=True)
     rows = np.arange(n)
-    d_logits = d_nll[:, None] * (p - np.eye(n_symbols)[targets])
+    d_logits = dnll[:, None] * (p - np.eye(n_symbols)[targets])
     tolerance = dict(rtol=rounding(dtype), atol=rounding(dtype))
     for forward, backward, log_p in zip(
-        forms(cross_entropy_forward), forms(cross_entropy_backward), forms(log_softmax), strict=True
+        forms(cross_entropy_forward),
+        forms(cross_entropy_backward),
+        forms(log_softmax_rows),
+        strict=True,
     ):
         actual, nll = logits.copy(), np.full(n, np.nan, dtype)
         forward(actual, read_only(targets), nll)
         assert_eq(actual, p.astype(dtype), **tolerance)
         assert_eq(nll, -np.log(p[rows, targets]).astype(dtype), **tolerance)
         gradient = np.full_like(logits, np.nan)
-        backward(read_only(actual), read_only(targets), read_only(d_nll), gradient)
+        backward(read_only(actual), read_only(targets), read_only(dnll), gradient)
         assert_eq(gradient, d_logits.astype(dtype), **tolerance)
         actual = logits.copy()
         log_p(actual)
@@ -185,7 +192,7 @@ def test_cross_entropy_keeps_its_digits_under_large_logits(dtype):
     """In float32, 1e4 + log 2 would already have lost four digits of log 2."""
     logits = np.array([[1e4, 1e4, -1e4], [-1e4, -1e4, -3e4]], dtype)
     log_2 = np.full(2, math.log(2), dtype)
-    for forward, log_p in zip(forms(cross_entropy_forward), forms(log_softmax), strict=True):
+    for forward, log_p in zip(forms(cross_entropy_forward), forms(log_softmax_rows), strict=True):
         p, nll = logits.copy(), np.empty(2, dtype)
         forward(p, np.array([0, 1]), nll)
         assert_eq(nll, log_2, rtol=2 * np.finfo(dtype).eps)
@@ -199,7 +206,7 @@ def test_cross_entropy_keeps_its_digits_under_large_logits(dtype):
 def test_cross_entropy_spreads_nan_over_its_row_alone(dtype, place):
     logits = np.zeros((2, 3), dtype)
     logits[0, place] = np.nan
-    for forward, log_p in zip(forms(cross_entropy_forward), forms(log_softmax), strict=True):
+    for forward, log_p in zip(forms(cross_entropy_forward), forms(log_softmax_rows), strict=True):
         p, nll, actual = logits.copy(), np.empty(2, dtype), logits.copy()
         forward(p, np.array([1, 1]), nll)
         log_p(actual)
@@ -210,7 +217,7 @@ def test_cross_entropy_spreads_nan_over_its_row_alone(dtype, place):
         assert_eq(actual[1], np.full(3, -math.log(3), dtype), rtol=rounding(dtype))
 
 
-# normalisation
+# normalization
 
 
 @dtypes
@@ -231,16 +238,16 @@ def test_layer_norm(dtype, seed, n, d):
     dx = np.array([jacobian @ row for jacobian, row in zip(jacobians, g, strict=True)])
     tolerance = dict(rtol=rounding(dtype), atol=rounding(dtype))
     for forward, backward in zip(
-        forms(layer_norm_forward), forms(layer_norm_backward), strict=True
+        forms(layer_norm_rows_forward), forms(layer_norm_rows_backward), strict=True
     ):
-        y, normalised, inv_std = (np.full(s, np.nan, dtype) for s in ((n, d), (n, d), n))
-        forward(read_only(x), read_only(gain), read_only(bias), epsilon, y, normalised, inv_std)
+        y, normalized, inv_std = (np.full(s, np.nan, dtype) for s in ((n, d), (n, d), n))
+        forward(read_only(x), read_only(gain), read_only(bias), epsilon, y, normalized, inv_std)
         assert_eq(y, (gain * z + bias).astype(dtype), **tolerance)
-        assert_eq(normalised, z.astype(dtype), **tolerance)
+        assert_eq(normalized, z.astype(dtype), **tolerance)
         assert_eq(inv_std, 1 / std[:, 0].astype(dtype), **tolerance)
 
         actual, sums = np.full_like(x, np.nan), np.ones((2, d), dtype)
-        arrays = map(read_only, (dy, normalised, inv_std, gain))
+        arrays = map(read_only, (dy, normalized, inv_std, gain))
         backward(*arrays, actual, *sums)
         assert_eq(actual, dx.astype(dtype), **tolerance)
         assert_eq(sums[0], (1 + (dy * z).sum(0)).astype(dtype), **tolerance)
@@ -389,9 +396,9 @@ i8_1 = numba.types.Array(i8, 1, "C")
         (relative_softmax_backward, (f4_3, f4_3, f4_3, f4, i8)),
         (cross_entropy_forward, (f4_2, i8_1, f4_1)),
         (cross_entropy_backward, (f4_2, i8_1, f4_1, f4_2)),
-        (log_softmax, (f4_2,)),
-        (layer_norm_forward, (f4_2, f4_1, f4_1, f4, f4_2, f4_2, f4_1)),
-        (layer_norm_backward, (f4_2, f4_2, f4_1, f4_1, f4_2, f4_1, f4_1)),
+        (log_softmax_rows, (f4_2,)),
+        (layer_norm_rows_forward, (f4_2, f4_1, f4_1, f4, f4_2, f4_2, f4_1)),
+        (layer_norm_rows_backward, (f4_2, f4_2, f4_1, f4_1, f4_2, f4_1, f4_1)),
         (scatter_add, (f4_2, i8_1, f4_2, f4)),
         (drop, (f4_4, f4_4, i8, i8, i8, i8, f4, i8, numba.types.UniTuple(i8, 2))),
     ],

@@ -22,11 +22,11 @@ def draw(seed, leading, n_symbols, d):
     return hidden, targets, weight, bias, rng.standard_normal(leading)
 
 
-def gradients(hidden, targets, weight, bias, d_nll):
+def gradients(hidden, targets, weight, bias, dnll):
     """d_hidden, d_weight, d_bias."""
     _, cache = softmax_forward(hidden, targets, weight, bias)
     d_weight, d_bias = np.zeros_like(weight), np.zeros_like(bias)
-    return softmax_backward(d_nll, cache, weight, d_weight, d_bias), d_weight, d_bias
+    return softmax_backward(dnll, cache, weight, d_weight, d_bias), d_weight, d_bias
 
 
 def layer_of(logits):
@@ -48,23 +48,23 @@ def test_forward_equals_the_reference(seed, leading, n_symbols, d):
 
 @given(seeds, leading_shapes, symbols, widths)
 def test_backward_equals_central_differences(seed, leading, n_symbols, d):
-    hidden, targets, weight, bias, d_nll = draw(seed, leading, n_symbols, d)
-    actual = gradients(*map(read_only, (hidden, targets, weight, bias, d_nll)))
+    hidden, targets, weight, bias, dnll = draw(seed, leading, n_symbols, d)
+    actual = gradients(*map(read_only, (hidden, targets, weight, bias, dnll)))
     for variable, gradient in zip((hidden, weight, bias), actual, strict=True):
         expected = central_difference(
-            lambda: softmax_forward(hidden, targets, weight, bias)[0], variable, d_nll
+            lambda: softmax_forward(hidden, targets, weight, bias)[0], variable, dnll
         )
         assert_eq(gradient, expected, rtol=1e-8, atol=1e-8)
 
 
 @given(seeds, leading_shapes, symbols, widths)
 def test_backward_adds_to_the_gradients(seed, leading, n_symbols, d):
-    hidden, targets, weight, bias, d_nll = draw(seed, leading, n_symbols, d)
-    d_hidden, *fresh = gradients(hidden, targets, weight, bias, d_nll)
+    hidden, targets, weight, bias, dnll = draw(seed, leading, n_symbols, d)
+    d_hidden, *fresh = gradients(hidden, targets, weight, bias, dnll)
     _, _, *before, _ = draw(seed + 1, leading, n_symbols, d)
     after = [b.copy() for b in before]
     _, cache = softmax_forward(hidden, targets, weight, bias)
-    assert_eq(softmax_backward(read_only(d_nll), cache, weight, *after), d_hidden)
+    assert_eq(softmax_backward(read_only(dnll), cache, weight, *after), d_hidden)
     for a, b, expected in zip(after, before, fresh, strict=True):
         assert_eq(a - b, expected, rtol=1e-13, atol=1e-14)
 
@@ -72,7 +72,7 @@ def test_backward_adds_to_the_gradients(seed, leading, n_symbols, d):
 @given(seeds, leading_shapes, symbols, widths)
 def test_tied_weights_receive_the_gradients_of_both_uses(seed, leading, n_symbols, d):
     """One array takes the gradient of the table as embedding and as output weight."""
-    _, targets, table, bias, d_nll = draw(seed, (2, *leading), n_symbols, d)
+    _, targets, table, bias, dnll = draw(seed, (2, *leading), n_symbols, d)
     tokens = targets.copy()
     tokens[1] = tokens[0]  # every token occurs twice
 
@@ -81,28 +81,28 @@ def test_tied_weights_receive_the_gradients_of_both_uses(seed, leading, n_symbol
 
     _, cache = tied()
     d_table, d_bias = np.zeros_like(table), np.zeros_like(bias)
-    d_hidden = softmax_backward(d_nll, cache, table, d_table, d_bias)
+    d_hidden = softmax_backward(dnll, cache, table, d_table, d_bias)
     embedding_backward(d_hidden, tokens, d_table)
-    assert_eq(d_table, central_difference(lambda: tied()[0], table, d_nll), rtol=1e-7, atol=1e-8)
+    assert_eq(d_table, central_difference(lambda: tied()[0], table, dnll), rtol=1e-7, atol=1e-8)
 
     other = table.copy()
-    as_input = central_difference(lambda: tied(table_in=other)[0], other, d_nll)
-    as_output = central_difference(lambda: tied(table_out=other)[0], other, d_nll)
+    as_input = central_difference(lambda: tied(table_in=other)[0], other, dnll)
+    as_output = central_difference(lambda: tied(table_out=other)[0], other, dnll)
     assert_eq(d_table, as_input + as_output, rtol=1e-7, atol=1e-8)
 
 
 @dtypes
 @given(seed=seeds, leading=leading_shapes, n_symbols=symbols, d=widths)
 def test_probabilities_sum_to_one_and_their_gradients_to_zero(dtype, seed, leading, n_symbols, d):
-    hidden, targets, weight, bias, d_nll = draw(seed, leading, n_symbols, d)
-    hidden, weight, bias, d_nll = (a.astype(dtype) for a in (hidden, weight, bias, d_nll))
+    hidden, targets, weight, bias, dnll = draw(seed, leading, n_symbols, d)
+    hidden, weight, bias, dnll = (a.astype(dtype) for a in (hidden, weight, bias, dnll))
     precision = 8 * np.finfo(dtype).eps
     _, cache = softmax_forward(hidden, targets, weight, bias)
     np.testing.assert_allclose(cache.probabilities.sum(-1), 1, atol=precision)
     total = np.exp(log_softmax(hidden, weight, bias)).sum(-1)
     np.testing.assert_allclose(total, 1, atol=2 * precision)
-    _, _, d_bias = gradients(hidden, targets, weight, bias, d_nll)
-    assert abs(d_bias.sum()) <= 2 * precision * max(1, np.abs(d_nll).sum())
+    _, _, d_bias = gradients(hidden, targets, weight, bias, dnll)
+    assert abs(d_bias.sum()) <= 2 * precision * max(1, np.abs(dnll).sum())
 
 
 @dtypes
@@ -166,23 +166,23 @@ def test_nan_in_a_hidden_state_stays_in_its_row(dtype):
 @dtypes
 @pytest.mark.parametrize("symbol", [0, 2, 4])
 def test_nan_in_one_logit_makes_its_row_nan(dtype, symbol):
-    hidden, targets, weight, bias, d_nll = draw(3, (2,), 5, 4)
-    hidden, weight, bias, d_nll = (a.astype(dtype) for a in (hidden, weight, bias, d_nll))
+    hidden, targets, weight, bias, dnll = draw(3, (2,), 5, 4)
+    hidden, weight, bias, dnll = (a.astype(dtype) for a in (hidden, weight, bias, dnll))
     bias[symbol] = np.nan
     nll, cache = softmax_forward(hidden, targets, weight, bias)
     for output in (nll, cache.probabilities, log_softmax(hidden, weight, bias)):
         assert np.isnan(output).all()
-    for gradient in gradients(hidden, targets, weight, bias, d_nll):
+    for gradient in gradients(hidden, targets, weight, bias, dnll):
         assert np.isnan(gradient).all()
 
 
 @given(seeds, leading_shapes, symbols, widths)
 def test_float32_stays_float32(seed, leading, n_symbols, d):
     hidden, targets, *rest = draw(seed, leading, n_symbols, d)
-    hidden, weight, bias, d_nll = (a.astype(np.float32) for a in (hidden, *rest))
+    hidden, weight, bias, dnll = (a.astype(np.float32) for a in (hidden, *rest))
 
     def run(dtype):
-        arrays = [a.astype(dtype) for a in (hidden, weight, bias, d_nll)]
+        arrays = [a.astype(dtype) for a in (hidden, weight, bias, dnll)]
         h, w, b, d = arrays
         nll, _ = softmax_forward(h, targets, w, b)
         return nll, log_softmax(h, w, b), *gradients(h, targets, w, b, d)
@@ -192,21 +192,21 @@ def test_float32_stays_float32(seed, leading, n_symbols, d):
 
 
 def test_a_float64_cotangent_does_not_widen_a_float32_model():
-    hidden, targets, weight, bias, d_nll = draw(0, (2, 3), 5, 4)
+    hidden, targets, weight, bias, dnll = draw(0, (2, 3), 5, 4)
     hidden, weight, bias = (a.astype(np.float32) for a in (hidden, weight, bias))
-    for gradient in gradients(hidden, targets, weight, bias, d_nll):
+    for gradient in gradients(hidden, targets, weight, bias, dnll):
         assert gradient.dtype == np.float32
 
 
 def test_arrays_with_strides():
-    hidden, targets, weight, bias, d_nll = draw(1, (3, 4), 5, 6)
+    hidden, targets, weight, bias, dnll = draw(1, (3, 4), 5, 6)
 
     def strided(a):
         return np.array(a.T, order="C").T
 
-    arrays = [strided(a) for a in (hidden, targets, weight, bias, d_nll)]
+    arrays = [strided(a) for a in (hidden, targets, weight, bias, dnll)]
     nll, _ = softmax_forward(hidden, targets, weight, bias)
     assert_eq(softmax_forward(*arrays[:4])[0], nll, rtol=1e-14)
-    expected = gradients(hidden, targets, weight, bias, d_nll)
+    expected = gradients(hidden, targets, weight, bias, dnll)
     for a, e in zip(gradients(*arrays), expected, strict=True):
         assert_eq(a, e, rtol=1e-13)

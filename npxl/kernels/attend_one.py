@@ -35,9 +35,9 @@ def attend_one(query_u, query_v, key, value, relative, scale, scores, attended):
                 weight = exp(row[j] - largest)
                 row[j] = weight
                 total += weight
-            normaliser = one / total
+            normalizer = one / total
             for j in range(n_keys):
-                row[j] *= normaliser
+                row[j] *= normalizer
         attended[b] = 0
         for j in range(n_keys):
             for h in range(n_heads):

@@ -10,7 +10,7 @@ from npxl.kernels.exponential import exp
 
 @kernel
 def cross_entropy_forward(logits, targets, nll):
-    """Overwrite logits [N, V] by probabilities, and nll [N] by −log p of the targets [N]."""
+    """Overwrite logits a [N, V] by p = softmax(a), and nll [N] by log Σ_j e^{a_j} − a_target."""
     zero, one = logits.dtype.type(0), logits.dtype.type(1)
     for n in range(logits.shape[0]):
         row = logits[n]
@@ -23,26 +23,26 @@ def cross_entropy_forward(logits, targets, nll):
             weight = exp(row[j] - largest)
             row[j] = weight
             total += weight
-        normaliser = one / total
+        normalizer = one / total
         for j in range(row.size):
-            row[j] *= normaliser
+            row[j] *= normalizer
         nll[n] = np.log(total) + (largest - target_logit)
 
 
 @kernel
-def cross_entropy_backward(probabilities, targets, d_nll, d_logits):
-    """Write (p − [j = target]) · d_nll into d_logits [N, V]."""
+def cross_entropy_backward(probabilities, targets, dnll, d_logits):
+    """Write da_j = (p_j − [j = target]) · dnll into d_logits [N, V]."""
     for n in range(probabilities.shape[0]):
         p = probabilities[n]
         row = d_logits[n]
         for j in range(p.size):
-            row[j] = p[j] * d_nll[n]
-        row[targets[n]] -= d_nll[n]
+            row[j] = p[j] * dnll[n]
+        row[targets[n]] -= dnll[n]
 
 
 @kernel
-def log_softmax(logits):
-    """Overwrite logits [N, V] by log-probabilities."""
+def log_softmax_rows(logits):
+    """Overwrite logits a [N, V] by log-probabilities a_j − log Σ_k e^{a_k}."""
     zero = logits.dtype.type(0)
     for n in range(logits.shape[0]):
         row = logits[n]

@@ -1,9 +1,9 @@
 """Shift, mask and softmax of relative attention scores in one pass over each row.
 
-Row i of a segment of T queries that see K keys, the last T of them the segment's own, may look at
-key j when max(0, m + i + 1 − W) ≤ j ≤ m + i, with m = K − T.  Its position scores are ordered by
+Row i of a segment of q queries that see K keys, the last q of them the segment's own, may look at
+key j when max(0, m + i + 1 − W) ≤ j ≤ m + i, with m = K − q.  Its position scores are ordered by
 descending distance, column c for distance K − 1 − c, so that key j, at distance m + i − j, finds
-its score in column j + (T − 1 − i): the left shift of the paper's appendix B, done by an index.
+its score in column j + (q − 1 − i): the left shift of the paper's appendix B, done by an index.
 Everything outside these limits is never read, and written as zero.
 """
 
@@ -15,10 +15,10 @@ from npxl.kernels.exponential import exp
 
 @kernel
 def relative_softmax_forward(scores, position_scores, scale, window):
-    """Overwrite content scores with the attention probabilities.
+    """Overwrite content scores with the probabilities softmax_j((C_ij + X_i,j+(q−1−i)) · scale).
 
-    scores [N, T, K] content terms (a) + (c) in, probabilities out; position_scores [N, T, K] terms
-    (b) + (d) by descending distance; scale of the type of the scores; window keys W per query.
+    scores [N, q, K] content terms C, (a) + (c), in, probabilities out; position_scores X [N, q, K]
+    terms (b) + (d) by descending distance; scale of the type of the scores; window W keys a query.
     """
     n_rows, n_queries, n_keys = scores.shape
     zero, one = scores.dtype.type(0), scores.dtype.type(1)
@@ -40,9 +40,9 @@ def relative_softmax_forward(scores, position_scores, scale, window):
                 weight = exp(row[j] - largest)
                 row[j] = weight
                 total += weight
-            normaliser = one / total
+            normalizer = one / total
             for j in range(row.size):
-                row[j] *= normaliser
+                row[j] *= normalizer
             scores[n, i, :start] = 0
             scores[n, i, stop:] = 0
 
@@ -52,7 +52,7 @@ def relative_softmax_backward(d_probabilities, probabilities, d_position_scores,
     """Overwrite the gradient of the probabilities with that of the content scores.
 
     With p the probabilities, ds = p · (dp − Σ p · dp) · scale; the same numbers, shifted back to
-    the right, are the gradient of the position scores, d_position_scores [N, T, K], overwritten.
+    the right, are the gradient of the position scores, d_position_scores [N, q, K], overwritten.
     """
     n_rows, n_queries, n_keys = probabilities.shape
     zero = probabilities.dtype.type(0)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.kernels.relative_softmax import relative_softmax_backward, relative_softmax_forward
-from npxl.layers.dropout import Dropout, Site, dropout_backward, dropout_forward, masked
+from npxl.layers.dropout import DropoutCache, Site, dropout_backward, dropout_forward, masked
 from npxl.layers.linear import linear_backward, linear_forward
 
 Array = NDArray[Any]
@@ -38,17 +38,17 @@ class AttentionCache(NamedTuple):
 
     context: Array  # [B, K, d_model]
     positions: Array  # [K, d_model]
-    query_u: Array  # [B, T, H, d_head]: q + u
-    query_v: Array  # [B, T, H, d_head]: q + v
+    query_u: Array  # [B, q, H, d_head]: query + u
+    query_v: Array  # [B, q, H, d_head]: query + v
     key: Array  # [B, K, H, d_head]
     value: Array  # [B, K, H, d_head]
     relative: Array  # [K, H, d_head]: W_{k,R} R
     probabilities: list[Array]  # a block of queries each: [H, B, rows, keys]
-    attended: Array  # [B, T, H·d_head]
+    attended: Array  # [B, q, H·d_head]
     scale: Any  # 1 / √d_head, in the precision of the scores
     window: int
-    attention_dropout: Dropout | None
-    output_dropout: Dropout | None
+    attention_dropout: DropoutCache | None
+    output_dropout: DropoutCache | None
 
 
 def relative_attention_forward(
@@ -62,27 +62,27 @@ def relative_attention_forward(
     attention_site: Site | None = None,
     output_site: Site | None = None,
 ) -> tuple[Array, AttentionCache]:
-    """The last T of K positions attend to what lies before them, and to themselves.
+    """The last q of K positions attend to what lies before them, and to themselves.
 
-    Score of query i for key j, whose distance is δ = (K − T + i) − j:
+    Score of query i for key j, whose distance is δ = (K − q + i) − j:
 
         A_ij = (q_i + u)ᵀ k_j + (q_i + v)ᵀ W_{k,R} R_δ        terms (a) + (c), (b) + (d)
 
     and a = softmax_j(A / √d_head) over the W nearest keys, y = W_o Σ_j a_ij v_j.
 
     context [B, K, d_model] is memory and segment; positions R [K, d_model] has one row for each
-    distance K − 1 … 0; returns y [B, T, d_model].  `dropatt` is the rate at which a is dropped,
+    distance K − 1 … 0; returns y [B, q, d_model].  `dropatt` is the rate at which a is dropped,
     `dropout` that of y.
     """
     batch_size, n_keys, _ = context.shape
     n_heads, d_head = weights.u.shape
     heads = (n_heads, d_head)
-    segment = context[:, n_keys - n_queries :]  # [B, T, d_model]
+    segment = context[:, n_keys - n_queries :]  # [B, q, d_model]
     query = linear_forward(segment, weights.w_q).reshape(batch_size, n_queries, *heads)
     key = linear_forward(context, weights.w_k).reshape(batch_size, n_keys, *heads)
     value = linear_forward(context, weights.w_v).reshape(batch_size, n_keys, *heads)
     relative = linear_forward(positions, weights.w_r).reshape(n_keys, *heads)
-    query_u, query_v = query + weights.u, query + weights.v  # [B, T, H, d_head]
+    query_u, query_v = query + weights.u, query + weights.v  # [B, q, H, d_head]
 
     scale = score_scale(d_head, context.dtype)
     attention_dropout = _active_dropout(dropatt, attention_site)
@@ -90,7 +90,7 @@ def relative_attention_forward(
         query_u, query_v, key, value, relative, scale, window, attention_dropout
     )
     attended = attended.reshape(batch_size, n_queries, -1)
-    y = linear_forward(attended, weights.w_o)  # [B, T, d_model]
+    y = linear_forward(attended, weights.w_o)  # [B, q, d_model]
     y, output_dropout = dropout_forward(y, dropout, output_site)
     return y, AttentionCache(
         context, positions, query_u, query_v, key, value, relative,
@@ -107,7 +107,7 @@ def relative_attention_backward(
 ) -> Array:
     """The adjoint of each step in reverse; adds to the arrays of `grads`.
 
-    Returns the gradient of context[:, first:], [B, K − first, d_model]: with first = K − T that of
+    Returns the gradient of context[:, first:], [B, K − first, d_model]: with first = K − q that of
     the segment alone, since memory is a constant.  W_k and W_v receive gradient from every key.
     """
     batch_size, n_keys, d_model = cache.context.shape
@@ -179,16 +179,16 @@ def attend(
     relative: Array,
     scale: Any,
     window: int,
-    dropout: Dropout | None = None,
+    dropout: DropoutCache | None = None,
 ) -> tuple[Array, list[Array]]:
     """Σ_j a_ij v_j with a = softmax_j(A · scale), of queries, keys and values already projected.
 
-    query_u, query_v [B, T, H, d_head]; key, value [B, K, H, d_head]; relative [K, H, d_head];
+    query_u, query_v [B, q, H, d_head]; key, value [B, K, H, d_head]; relative [K, H, d_head];
     scale as `score_scale` gives it.
-    Returns [B, T, H, d_head] and the probabilities of each block of queries, [H, B, rows, keys].
+    Returns [B, q, H, d_head] and the probabilities of each block of queries, [H, B, rows, keys].
     """
     n_queries, n_keys = query_u.shape[1], key.shape[1]
-    attended: Array = np.empty_like(query_u)  # [B, T, H, d_head]
+    attended: Array = np.empty_like(query_u)  # [B, q, H, d_head]
     probabilities = []
     for rows, keys, distances in _blocks(n_queries, n_keys, window):
         content_scores = _matmul(
@@ -241,18 +241,18 @@ def _matmul(x: Array, y: Array) -> Array:
 
 
 def _rows(scores: Array) -> Array:
-    """A view of contiguous [H, B, T, K] as the kernels take it: [H·B, T, K]."""
+    """A view of contiguous [H, B, q, K] as the kernels take it: [H·B, q, K]."""
     return scores.reshape(-1, *scores.shape[2:])
 
 
-def _active_dropout(rate: float, site: Site | None) -> Dropout | None:
-    return None if site is None or rate == 0.0 else Dropout(rate, site)
+def _active_dropout(rate: float, site: Site | None) -> DropoutCache | None:
+    return None if site is None or rate == 0.0 else DropoutCache(rate, site)
 
 
 def _drop_block(
-    a: Array, dropout: Dropout | None, rows: slice, keys: slice, n_queries: int, n_keys: int
+    a: Array, dropout: DropoutCache | None, rows: slice, keys: slice, n_queries: int, n_keys: int
 ) -> Array:
-    """Dropout of a block of the attention probabilities [H, B, T, K] of a whole segment."""
+    """Dropout of a block of the attention probabilities [H, B, q, K] of a whole segment."""
     if dropout is None:
         return a
     start = rows.start * n_keys + keys.start

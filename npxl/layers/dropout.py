@@ -48,14 +48,14 @@ class Site(NamedTuple):
 _SHARED = 0xFFFFFFFF  # a stream number that no batch reaches
 
 
-class Dropout(NamedTuple):
+class DropoutCache(NamedTuple):
     """The mask that a forward pass applied; what the backward pass needs."""
 
     rate: float
     site: Site
 
 
-def dropout_forward(x: Array, rate: float, site: Site | None) -> tuple[Array, Dropout | None]:
+def dropout_forward(x: Array, rate: float, site: Site | None) -> tuple[Array, DropoutCache | None]:
     """y = x · keep / (1 − rate), with keep = 0 at the fraction `rate` of entries, else 1.
 
     x [B, ...], row b of which is stream site.first_stream + b.  Without a site or at rate 0 this is
@@ -63,11 +63,11 @@ def dropout_forward(x: Array, rate: float, site: Site | None) -> tuple[Array, Dr
     """
     if site is None or rate == 0.0:
         return x, None
-    cache = Dropout(rate, site)
+    cache = DropoutCache(rate, site)
     return dropout_backward(x, cache), cache
 
 
-def dropout_backward(dy: Array, cache: Dropout | None) -> Array:
+def dropout_backward(dy: Array, cache: DropoutCache | None) -> Array:
     """dx = dy · keep / (1 − rate): the same linear map, which is its own adjoint."""
     if cache is None:
         return dy
@@ -75,7 +75,7 @@ def dropout_backward(dy: Array, cache: Dropout | None) -> Array:
     return masked(rows, cache, start=0, strides=(0, 0)).reshape(dy.shape)
 
 
-def masked(x: Array, cache: Dropout, start: int, strides: tuple[int, int]) -> Array:
+def masked(x: Array, cache: DropoutCache, start: int, strides: tuple[int, int]) -> Array:
     """The map of `dropout_forward` for x [H, B, I, J], a block of attention probabilities.
 
     Entry (h, b, i, j) takes decision number start + h · strides[0] + i · strides[1] + j of its

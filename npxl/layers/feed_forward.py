@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.layers.dropout import Dropout, Site, dropout_backward, dropout_forward
+from npxl.layers.dropout import DropoutCache, Site, dropout_backward, dropout_forward
 from npxl.layers.linear import linear_backward, linear_forward
 
 Array = NDArray[Any]
@@ -28,8 +28,8 @@ class FeedForwardCache(NamedTuple):
     x: Array  # [..., d_model]
     active: Array  # [..., d_inner] bool: where the ReLU let its input through
     inner: Array  # [..., d_inner], after dropout
-    inner_dropout: Dropout | None
-    outer_dropout: Dropout | None
+    inner_dropout: DropoutCache | None
+    outer_dropout: DropoutCache | None
 
 
 def feed_forward_forward(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.kernels import normalisation
+from npxl.kernels.normalization import layer_norm_rows_backward, layer_norm_rows_forward
 
 Array = NDArray[Any]
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 class LayerNormCache(NamedTuple):
     """What the backward pass needs."""
 
-    normalised: Array  # [..., D]
+    normalized: Array  # [..., D]
     inv_std: Array  # [n]
 
 
@@ -27,12 +27,12 @@ def layer_norm_forward(
     x [..., D], gain and bias [D]; returns y [..., D].
     """
     rows = x.reshape(-1, x.shape[-1])  # [n, D]
-    y, normalised = np.empty_like(rows), np.empty_like(rows)
+    y, normalized = np.empty_like(rows), np.empty_like(rows)
     inv_std = np.empty(len(rows), x.dtype)
-    normalisation.layer_norm_forward(
-        rows, gain, bias, x.dtype.type(epsilon), y, normalised, inv_std
+    layer_norm_rows_forward(
+        rows, gain, bias, x.dtype.type(epsilon), y, normalized, inv_std
     )
-    return y.reshape(x.shape), LayerNormCache(normalised.reshape(x.shape), inv_std)
+    return y.reshape(x.shape), LayerNormCache(normalized.reshape(x.shape), inv_std)
 
 
 def layer_norm_backward(
@@ -44,6 +44,6 @@ def layer_norm_backward(
     """
     rows = dy.reshape(-1, dy.shape[-1])  # [n, D]
     dx = np.empty_like(rows)
-    normalised = cache.normalised.reshape(rows.shape)
-    normalisation.layer_norm_backward(rows, normalised, cache.inv_std, gain, dx, d_gain, d_bias)
+    normalized = cache.normalized.reshape(rows.shape)
+    layer_norm_rows_backward(rows, normalized, cache.inv_std, gain, dx, d_gain, d_bias)
     return dx.reshape(dy.shape)

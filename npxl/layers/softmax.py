@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.kernels import cross_entropy
+from npxl.kernels.cross_entropy import (
+    cross_entropy_backward,
+    cross_entropy_forward,
+    log_softmax_rows,
+)
 from npxl.layers.linear import linear_backward, linear_forward
 
 Array = NDArray[Any]
@@ -31,23 +35,23 @@ def softmax_forward(
     """
     probabilities = linear_forward(hidden, weight, bias).reshape(-1, len(weight))  # logits so far
     nll = np.empty(targets.size, hidden.dtype)
-    cross_entropy.cross_entropy_forward(probabilities, targets.reshape(-1), nll)
+    cross_entropy_forward(probabilities, targets.reshape(-1), nll)
     return nll.reshape(targets.shape), SoftmaxCache(hidden, targets, probabilities)
 
 
 def softmax_backward(
-    d_nll: Array, cache: SoftmaxCache, weight: Array, d_weight: Array, d_bias: Array
+    dnll: Array, cache: SoftmaxCache, weight: Array, d_weight: Array, d_bias: Array
 ) -> Array:
-    """d_logits = d_nll · (p − [symbol = target]); adds to d_weight and d_bias; returns d_hidden."""
+    """d_logits = dnll · (p − [symbol = target]); adds to d_weight and d_bias; returns d_hidden."""
     d_logits = np.empty_like(cache.probabilities)  # [B·T, V]
-    cross_entropy.cross_entropy_backward(
-        cache.probabilities, cache.targets.reshape(-1), d_nll.reshape(-1), d_logits
+    cross_entropy_backward(
+        cache.probabilities, cache.targets.reshape(-1), dnll.reshape(-1), d_logits
     )
     return linear_backward(d_logits, cache.hidden, weight, d_weight, d_bias)
 
 
 def log_softmax(hidden: Array, weight: Array, bias: Array) -> Array:
-    """log p of every symbol, in nats: hidden [B, T, d]; returns [B, T, V]."""
-    logits = linear_forward(hidden, weight, bias)  # [B, T, V]
-    cross_entropy.log_softmax(logits.reshape(-1, len(weight)))
+    """log p of every symbol, in nats: hidden [..., d]; returns [..., V]."""
+    logits = linear_forward(hidden, weight, bias)  # [..., V]
+    log_softmax_rows(logits.reshape(-1, len(weight)))
     return logits

@@ -37,7 +37,7 @@ class Reader(Protocol):
         """The nll [B, T] that `LanguageModel.forward` gives for the next segment, in nats."""
 
     def log_probs(self, inputs: Array) -> Array:
-        """log p of every symbol after each input of the next segment, [B, T, V] in nats."""
+        """log p of every symbol after each input of the next segment, [B, q, V] in nats."""
 
     def select(self, rows: Sequence[int] | slice | Array) -> None:
         """Go on with some of the streams, in the given order."""
@@ -67,7 +67,7 @@ class LanguageModel(Protocol):
         """Add the gradient of Σ dnll · nll to `grads`; without dnll, of the mean."""
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
-        """log p of every symbol after each input, [B, T, V] in nats, and the next memory."""
+        """log p of every symbol after each input, [B, q, V] in nats, and the next memory."""
 
     def reader(self, batch_size: int) -> Reader:
         """For reading B streams from their beginnings, faster than by `forward`."""

@@ -60,7 +60,7 @@ class TransformerXLReader:
             self._project(n, x, slice(self._start, self._stop))
 
     def log_probs(self, inputs: Array) -> Array:
-        """log p of every symbol after each of the inputs [B, T]: [B, T, V], in nats."""
+        """log p of every symbol after each of the inputs [B, q]: [B, q, V], in nats."""
         hidden = self._read(inputs)
         params = self._model.params
         return log_softmax(hidden, self._model.output_weight(params), params["softmax.bias"])

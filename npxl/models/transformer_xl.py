@@ -17,7 +17,14 @@ from npxl.layers.attention import (
     relative_attention_backward,
     relative_attention_forward,
 )
-from npxl.layers.dropout import Dropout, MaskKey, Site, dropout_backward, dropout_forward, mask_key
+from npxl.layers.dropout import (
+    DropoutCache,
+    MaskKey,
+    Site,
+    dropout_backward,
+    dropout_forward,
+    mask_key,
+)
 from npxl.layers.embedding import embedding_backward, embedding_forward
 from npxl.layers.feed_forward import (
     FeedForwardCache,
@@ -68,9 +75,9 @@ class LayerCache(NamedTuple):
 class StackCache(NamedTuple):
     """What the backward pass of all layers needs."""
 
-    embedding_dropout: Dropout | None
+    embedding_dropout: DropoutCache | None
     layers: list[LayerCache]
-    hidden_dropout: Dropout | None
+    hidden_dropout: DropoutCache | None
 
 
 @dataclass(frozen=True)
@@ -290,7 +297,7 @@ class TransformerXL:
         return self.stack_backward(d_hidden, fwd.stack, grads)
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
-        """log p of every symbol after each of the inputs [B, T], [B, T, V] in nats; next memory."""
+        """log p of every symbol after each of the inputs [B, q], [B, q, V] in nats; next memory."""
         inputs = checked_tokens("inputs", inputs, self.config.vocab_size)
         check_memory(memory, self.config, len(inputs), self.dtype)
         hidden, states, _ = self.stack_forward(self.embed(inputs), memory, None)
