@@ -343,7 +343,7 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
 
     def audit(config, seed, console):
         seen.append((config, seed))
-        return npxl.audit.AuditReport(config, {"a": failing} if seed else {})
+        return npxl.audit.AuditReport(config, seed, {"a": failing} if seed else {})
 
     class failing:
         passed = False

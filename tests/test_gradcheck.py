@@ -1,6 +1,7 @@
 """Every gradient of the whole model, and that the checker would notice a wrong one."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import npxl
 from npxl import MaskKey, ModelConfig, NpxlError
 from npxl.audit import audit, scaled_down
 from npxl.audit.gradients import INPUT, gradcheck
+from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
 from npxl.models import transformer_xl
 
@@ -98,6 +100,9 @@ def test_a_gradient_that_is_not_a_number_is_wrong(monkeypatch):
     monkeypatch.setattr(type(model), "backward", spoiled)
     report = gradcheck(model, inputs, targets, memory, entries=None)
     assert [check.name for check in report.failures] == ["layers.0.attention.w_r"]
+    assert [(worst.name, worst.error) for worst in report.worst] == [
+        ("layers.0.attention.w_r", math.inf)
+    ] * 3
 
 
 def test_steps_that_cross_a_kink_are_left_out_and_counted():
@@ -129,10 +134,49 @@ def test_same_seed_same_report():
     assert first != gradcheck(model, inputs, targets, memory, entries=2, seed=6)
 
 
-def test_steps_must_descend():
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": (1e-5,)}, "descending"),
+        ({"steps": (1e-3, 1e-3)}, "descending"),
+        ({"steps": (1e-3, 0.0)}, "positive"),
+        ({"entries": 0}, "entries is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"rng": 5}, "rng is 5"),
+        ({"memory": None}, "memory"),
+        ({"memory": npxl.Memory(np.zeros((2, 3, 4, 6)))}, r"memory.*\(2, 3, 4, 6\)"),
+        ({"inputs": [[7]]}, "inputs"),
+        ({"inputs": [[0.5]]}, "inputs"),
+        ({"targets": [[1, 2]]}, "targets"),
+        ({"dnll": np.ones((2, 1))}, "dnll"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error_of_the_user(changes, message):
     model, inputs, targets, memory = segment(CONFIG, 1, 1)
-    with pytest.raises(NpxlError, match="descending"):
-        gradcheck(model, inputs, targets, memory, steps=(1e-5,))
+    arguments = {"inputs": inputs, "targets": targets, "memory": memory, **changes}
+    with pytest.raises(NpxlError, match=message):
+        gradcheck(model, **arguments)
+
+
+def test_a_tensor_that_is_not_there():
+    report = gradcheck(*segment(CONFIG, 1, 1), entries=1)
+    assert report["softmax.bias"].name == "softmax.bias"
+    with pytest.raises(KeyError, match="nope"):
+        report["nope"]
+
+
+def test_no_central_difference_is_no_failure_but_the_others_must_be_there():
+    report = gradcheck(*segment(CONFIG, 1, 1), entries=1)
+    nothing = Error(math.nan, math.nan, ())
+    check = replace(report.tensors[0], central=(nothing, nothing), extrapolated=nothing)
+    assert replace(report, tensors=(check,)).passed
+    for spoiled in (
+        replace(check, complex_step=nothing),
+        replace(check, direction=math.nan),
+        replace(check, extrapolated=Error(math.inf, math.inf, (0,))),
+    ):
+        assert not replace(report, tensors=(spoiled,)).passed
+    assert replace(report, tensors=(check, *report.tensors[1:])).worst_central.name != check.name
 
 
 @pytest.mark.parametrize("pre_lnorm", [False, True])

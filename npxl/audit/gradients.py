@@ -12,18 +12,16 @@ frozen, three derivatives of L are compared:
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from npxl import reference
+from npxl.audit.report import Error, GradientReport, TensorCheck, smallest
 from npxl.config import ModelConfig
 from npxl.errors import NpxlError
 from npxl.layers.dropout import MaskKey, dropout_forward, mask_key
@@ -41,156 +39,6 @@ COMPLEX_TOLERANCE = 1e-10
 VANISHING = 1e-4
 INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
-
-
-@dataclass(frozen=True)
-class Error:
-    """The largest disagreement of two derivatives of one tensor."""
-
-    absolute: float
-    relative: float
-    """To the largest entry of the tensor's gradient, or to `VANISHING` times the largest of the
-    whole gradient where that is more: rounding hides what is smaller."""
-    index: tuple[int, ...]
-    """The entry at which it was found."""
-
-
-@dataclass(frozen=True)
-class TensorCheck:
-    """What was found for one tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    entries: int
-    """Entries that were perturbed one at a time."""
-    largest: float
-    """The largest entry of the gradient."""
-    central: tuple[Error, ...]
-    """Against central differences, for each of the report's steps."""
-    extrapolated: Error
-    """Against central differences extrapolated from two successive steps, the best of them."""
-    crossings: tuple[int, ...]
-    """Entries left out at each step, because it moved a rectified unit across its kink."""
-    complex_step: Error
-    """Against complex steps of the reference."""
-    direction: float
-    """Relative error of the derivative along one random direction through all entries at once,
-    against a complex step."""
-    order: float
-    """Observed order of the central differences' error between the first two steps: 2 until
-    rounding takes over; NaN where the error is zero."""
-
-    @property
-    def best_central(self) -> Error:
-        """The central difference at the step where truncation and rounding balance best.
-
-        Its error is NaN when every step at every entry crossed a kink: there is nothing to compare.
-        """
-        return min((*self.central, self.extrapolated), key=_nan_last)
-
-
-@dataclass(frozen=True)
-class GradientReport:
-    """The result of `gradcheck`; its text is a table."""
-
-    tensors: tuple[TensorCheck, ...]
-    steps: tuple[float, ...]
-    kink: float
-    """The smallest |input| of a rectified unit: how near the sample is to a kink."""
-    seed: int
-    central_tolerance: float
-    complex_tolerance: float
-
-    def __getitem__(self, name: str) -> TensorCheck:
-        """The check of one tensor."""
-        return next(check for check in self.tensors if check.name == name)
-
-    @property
-    def worst_central(self) -> TensorCheck:
-        """The tensor that disagrees most with central differences."""
-        return min(self.tensors, key=lambda check: _nan_last(check.best_central, sign=-1))
-
-    @property
-    def worst_complex(self) -> TensorCheck:
-        """The tensor that disagrees most with complex steps."""
-        return max(self.tensors, key=lambda check: check.complex_step.relative)
-
-    @property
-    def failures(self) -> tuple[TensorCheck, ...]:
-        """Tensors whose gradient is wrong, or not a number."""
-        return tuple(
-            check
-            for check in self.tensors
-            if not (
-                not check.best_central.relative > self.central_tolerance
-                and check.complex_step.relative <= self.complex_tolerance
-                and check.direction <= self.complex_tolerance
-            )
-        )
-
-    @property
-    def passed(self) -> bool:
-        """Whether every tensor agrees within the tolerances."""
-        return not self.failures
-
-    def __str__(self) -> str:
-        console = Console(width=140, file=io.StringIO(), record=True)
-        console.print(self.table(every_step=True))
-        console.print(self.summary(), highlight=False)
-        return console.export_text()
-
-    def table(self, every_step: bool = False) -> Table:
-        """One row a tensor, in 80 columns; in 140 with the error at every step, and where.
-
-        Where there is less room, names go on in the next line and numbers stay whole.
-        """
-        failures = self.failures
-        rows = [self._cells(check, every_step) for check in self.tensors]
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("\ntensor", overflow="fold")
-        for header in rows[0]:
-            table.add_column(header, justify="right", no_wrap=True)
-        for check, cells in zip(self.tensors, rows, strict=True):
-            style = "red" if check in failures else None
-            table.add_row(check.name, *cells.values(), style=style)
-        return table
-
-    def _cells(self, check: TensorCheck, every_step: bool) -> dict[str, str]:
-        """What stands beside a tensor's name, by the header of its column."""
-        errors = {"best\ncentral": check.best_central.relative}
-        if every_step:
-            steps = zip(self.steps, check.central, strict=True)
-            errors = {f"\nh = {step:.0e}": error.relative for step, error in steps}
-            errors["\nh → 0"] = check.extrapolated.relative
-        cells = {
-            "\nentries": f"{check.entries}/{math.prod(check.shape)}",
-            "max\n|grad|": f"{check.largest:.1e}",
-            **{header: f"{error:.1e}" for header, error in errors.items()},
-            "\norder": f"{check.order:.1f}",
-            "\ncomplex": f"{check.complex_step.relative:.1e}",
-            "\ndirection": f"{check.direction:.1e}",
-        }
-        if every_step:
-            cells["\nworst at"] = str(list(check.complex_step.index))
-            cells["\nkinks"] = str(sum(check.crossings))
-        return cells
-
-    def summary(self) -> str:
-        """The verdict in a few lines."""
-        central, complex_step = self.worst_central, self.worst_complex
-        lines = [
-            f"worst against central differences: {central.best_central.relative:.1e} "
-            f"({central.name}; tolerance {self.central_tolerance:.0e})",
-            f"worst against complex steps: {complex_step.complex_step.relative:.1e} "
-            f"({complex_step.name}; tolerance {self.complex_tolerance:.0e})",
-            f"nearest kink: {self.kink:.1e}; seed {self.seed}",
-        ]
-        if self.passed:
-            lines.append(f"All {len(self.tensors)} gradients are right.")
-        else:
-            names = ", ".join(check.name for check in self.failures)
-            lines.append(f"WRONG: {names}.")
-        return "\n".join(lines)
 
 
 def gradcheck(
@@ -223,7 +71,7 @@ def gradcheck(
     seed
         Of the cotangent, the entries and the directions.
     steps
-        Step sizes h of the central differences, in descending order.
+        Step sizes h of the central differences, two or more, in descending order.
     central_tolerance, complex_tolerance
         Largest error allowed, relative to the largest entry of a tensor's gradient.
     progress
@@ -233,66 +81,88 @@ def gradcheck(
     -------
     GradientReport
         `.passed`, `.failures`, one `TensorCheck` for each tensor; `print` shows a table.
+
+    Raises
+    ------
+    NpxlError
+        When the model cannot read the segment, or another argument is not as described.
     """
-    if len(steps) < 2 or list(steps) != sorted(steps, reverse=True):
-        raise NpxlError(f"steps are {steps}, but at least two are needed, in descending order.")
-    draw = np.random.default_rng(seed)
+    _check_options(entries, seed, steps)
     key = mask_key(rng)
-    model = model.astype(np.float64)
-    memory = Memory(memory.states.astype(np.float64))
+    model.forward(inputs, targets, memory, key)  # says what is wrong with the segment
+    draw = np.random.default_rng(seed)
     if dnll is None:
         dnll = draw.standard_normal(np.shape(targets))
-    function = _Function(model, inputs, targets, memory, key, dnll)
+    model = model.astype(np.float64)
+    memory = Memory(memory.states.astype(np.float64))
+    function = _Function(model, np.asarray(inputs), np.asarray(targets), memory, key, dnll)
     gradients = function.gradients()
-    overall = max(float(np.abs(gradient).max()) for gradient in gradients.values())
-
-    checks = []
-    for n_checked, (name, gradient) in enumerate(gradients.items()):
+    floor = VANISHING * max(map(_largest, gradients.values()))
+    checks: list[TensorCheck] = []
+    for name, gradient in gradients.items():
         if progress is not None:
-            progress(n_checked, len(gradients))
-        indices = _chosen(gradient, entries, draw)
-        exact = np.array([gradient[index] for index in indices])
-        largest = float(np.abs(gradient).max())
-        scale = max(largest, VANISHING * overall) or 1.0
-        slopes, crossed = function.central_differences(name, indices, steps)  # [steps, entries]
-        central = [
-            _error(exact, *column, indices, scale) for column in zip(slopes, crossed, strict=True)
-        ]
-        extrapolated = []
-        for n in range(1, len(steps)):
-            shrinkage = (steps[n - 1] / steps[n]) ** 2
-            limit = slopes[n] + (slopes[n] - slopes[n - 1]) / (shrinkage - 1)
-            extrapolated.append(_error(exact, limit, crossed[n - 1] | crossed[n], indices, scale))
-        coarse, fine = (
-            _error(exact, column, crossed[0] | crossed[1], indices, scale).absolute
-            for column in slopes[:2]
-        )
-        complex_slopes = np.array([function.complex_step(name, index) for index in indices])
-        direction = draw.standard_normal(gradient.shape)
-        along = float((gradient * direction).sum())
-        size = max(float(np.abs(gradient * direction).sum()), scale)
-        checks.append(
-            TensorCheck(
-                name=name,
-                shape=gradient.shape,
-                entries=len(indices),
-                largest=largest,
-                central=tuple(central),
-                extrapolated=min(extrapolated, key=_nan_last),
-                crossings=tuple(int(n) for n in crossed.sum(1)),
-                complex_step=_error(
-                    exact, complex_slopes, np.zeros(len(indices), bool), indices, scale
-                ),
-                direction=abs(function.complex_step(name, ..., direction) - along) / size,
-                order=(
-                    math.log(coarse / fine) / math.log(steps[0] / steps[1])
-                    if coarse > 0 and fine > 0
-                    else math.nan
-                ),
-            )
-        )
+            progress(len(checks), len(gradients))
+        checks.append(_check_tensor(function, name, gradient, entries, steps, floor, draw))
     return GradientReport(
         tuple(checks), steps, function.kink(), seed, central_tolerance, complex_tolerance
+    )
+
+
+def _check_options(entries: int | None, seed: int, steps: tuple[float, ...]) -> None:
+    if entries is not None and not entries >= 1:
+        raise NpxlError(f"entries is {entries}, but it must be at least 1, or None for all.")
+    if seed < 0:
+        raise NpxlError(f"seed is {seed}, but it must be 0 or more.")
+    descending = all(above > below for above, below in pairwise(steps))
+    if len(steps) < 2 or not descending or not steps[-1] > 0:
+        raise NpxlError(
+            f"steps are {steps}, but at least two are needed, positive and in descending order."
+        )
+
+
+def _check_tensor(
+    function: _Function,
+    name: str,
+    gradient: Array,
+    entries: int | None,
+    steps: tuple[float, ...],
+    floor: float,
+    draw: np.random.Generator,
+) -> TensorCheck:
+    """All comparisons for one tensor, whose errors are relative to `floor` at least."""
+    indices = _chosen(gradient, entries, draw)
+    exact = np.array([gradient[index] for index in indices])
+    scale = max(_largest(gradient), floor) or 1.0
+
+    def error(slopes: Array, left_out: Array) -> Error:
+        return _error(exact, slopes, left_out, indices, scale)
+
+    slopes, crossed = function.central_differences(name, indices, steps)  # [steps, entries]
+    extrapolated = []
+    for n in range(1, len(steps)):
+        shrinkage = (steps[n - 1] / steps[n]) ** 2
+        limit = slopes[n] + (slopes[n] - slopes[n - 1]) / (shrinkage - 1)
+        extrapolated.append(error(limit, crossed[n - 1] | crossed[n]))
+    coarse, fine = (error(column, crossed[0] | crossed[1]).absolute for column in slopes[:2])
+    order = math.nan
+    if coarse > 0 and fine > 0:
+        order = math.log(coarse / fine) / math.log(steps[0] / steps[1])
+
+    complex_slopes = np.array([function.complex_step(name, index) for index in indices])
+    direction = draw.standard_normal(gradient.shape)
+    return TensorCheck(
+        name=name,
+        shape=gradient.shape,
+        entries=len(indices),
+        largest=_largest(gradient),
+        central=tuple(map(error, slopes, crossed)),
+        extrapolated=smallest(extrapolated),
+        crossings=tuple(int(n) for n in crossed.sum(1)),
+        complex_step=error(complex_slopes, np.zeros(len(indices), bool)),
+        direction=_directional_error(
+            gradient * direction, function.complex_step(name, ..., direction), scale
+        ),
+        order=order,
     )
 
 
@@ -357,9 +227,7 @@ class _Function:
         crossed = any((a != b).any() for a, b in zip(active_up, active_down, strict=True))
         return (up - down) / width, crossed
 
-    def complex_step(
-        self, name: str, index: Any, direction: Array | float = 1.0
-    ) -> float:
+    def complex_step(self, name: str, index: Any, direction: Array | float = 1.0) -> float:
         """Im L(θ + ih · direction) / h of the reference."""
         array = self.complex_embedded if name == INPUT else self.complex_params[name]
         real = array[index].copy()
@@ -409,5 +277,12 @@ def _error(
     return Error(float(errors[worst]), float(errors[worst] / scale), indices[worst])
 
 
-def _nan_last(error: Error, sign: int = 1) -> tuple[bool, float]:
-    return math.isnan(error.relative), sign * error.relative
+def _directional_error(terms: Array, slope: float, scale: float) -> float:
+    """Of Σ terms as the slope along a direction; relative to Σ |terms|, in which rounding lies."""
+    error = abs(float(terms.sum()) - slope) / max(float(np.abs(terms).sum()), scale)
+    return math.inf if math.isnan(error) else error
+
+
+def _largest(gradient: Array) -> float:
+    """The largest entry that is a number."""
+    return float(np.abs(gradient[np.isfinite(gradient)]).max(initial=0.0))

@@ -1,34 +1,193 @@
-"""`npxl audit`: the gradients of one configuration, at a size at which every entry is checked."""
+"""What gradient checks found, and how it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 from rich.console import Console
-from rich.progress import Progress
+from rich.table import Table
 
-from npxl.audit.gradients import GradientReport, gradcheck
 from npxl.config import ModelConfig
-from npxl.layers.dropout import MaskKey
-from npxl.models.transformer_xl import TransformerXL
+from npxl.versions import installed_version
 
-# Large enough for every mechanism to act, small enough to perturb entry by entry.
-_LARGEST = {
-    "vocab_size": 11,
-    "n_layer": 2,
-    "n_head": 2,
-    "d_model": 6,
-    "d_head": 4,
-    "d_inner": 8,
-    "mem_len": 5,
-    "clamp_len": 4,
-    "ext_len": 1,
-}
-# Parameters as small as a fresh model's would leave gradients too small to tell from rounding.
-_INIT_STD = 0.4
-_BATCH_SIZE = 2
+
+@dataclass(frozen=True)
+class Error:
+    """The largest disagreement of two derivatives of one tensor."""
+
+    absolute: float
+    relative: float
+    """To the largest entry of the tensor's gradient, or to a small part of the largest of the whole
+    gradient where that is more: rounding hides what is smaller."""
+    index: tuple[int, ...]
+    """The entry at which it was found."""
+
+
+def smallest(errors: Iterable[Error]) -> Error:
+    """The smallest of some errors; NaN only if all are."""
+    return min(errors, key=lambda error: (math.isnan(error.relative), error.relative))
+
+
+@dataclass(frozen=True)
+class TensorCheck:
+    """What was found for one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    entries: int
+    """Entries that were perturbed one at a time."""
+    largest: float
+    """The largest entry of the gradient that is a number."""
+    central: tuple[Error, ...]
+    """Against central differences, for each of the report's steps."""
+    extrapolated: Error
+    """Against central differences extrapolated from two successive steps, the best of them."""
+    crossings: tuple[int, ...]
+    """Entries left out at each step, because it moved a rectified unit across its kink."""
+    complex_step: Error
+    """Against complex steps of the reference."""
+    direction: float
+    """Relative error of the derivative along one random direction through all entries at once,
+    against a complex step."""
+    order: float
+    """Observed order of the central differences' error between the first two steps: 2 until
+    rounding takes over; NaN where the error is zero."""
+
+    @property
+    def best_central(self) -> Error:
+        """The central difference at the step where truncation and rounding balance best.
+
+        Its error is NaN when every step at every entry crossed a kink: there is nothing to compare.
+        """
+        return smallest((*self.central, self.extrapolated))
+
+
+class Worst(NamedTuple):
+    """The largest error of one kind among all tensors."""
+
+    kind: str
+    error: float
+    tolerance: float
+    name: str
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """The result of `gradcheck`; its text is a table."""
+
+    tensors: tuple[TensorCheck, ...]
+    steps: tuple[float, ...]
+    kink: float
+    """The smallest |input| of a rectified unit: how near the sample is to a kink."""
+    seed: int
+    central_tolerance: float
+    complex_tolerance: float
+
+    def __getitem__(self, name: str) -> TensorCheck:
+        """The check of one tensor; KeyError if there is none of that name."""
+        return {check.name: check for check in self.tensors}[name]
+
+    @property
+    def worst_central(self) -> TensorCheck:
+        """The tensor that disagrees most with central differences."""
+        return max(self.tensors, key=lambda check: _nan_first(check.best_central.relative))
+
+    @property
+    def worst_complex(self) -> TensorCheck:
+        """The tensor that disagrees most with complex steps."""
+        return max(self.tensors, key=lambda check: check.complex_step.relative)
+
+    @property
+    def worst_direction(self) -> TensorCheck:
+        """The tensor whose derivative along a random direction disagrees most."""
+        return max(self.tensors, key=lambda check: check.direction)
+
+    @property
+    def worst(self) -> tuple[Worst, Worst, Worst]:
+        """The largest errors against central differences, complex steps and along directions."""
+        a, b, c = self.worst_central, self.worst_complex, self.worst_direction
+        return (
+            Worst("central", a.best_central.relative, self.central_tolerance, a.name),
+            Worst("complex", b.complex_step.relative, self.complex_tolerance, b.name),
+            Worst("direction", c.direction, self.complex_tolerance, c.name),
+        )
+
+    @property
+    def failures(self) -> tuple[TensorCheck, ...]:
+        """Tensors whose gradient is wrong, or not a number."""
+        return tuple(check for check in self.tensors if not self._is_right(check))
+
+    def _is_right(self, check: TensorCheck) -> bool:
+        central = check.best_central.relative
+        # NaN says that every difference crossed a kink, as complex steps cannot: they decide alone.
+        # A gradient that is not a number has an infinite error instead.
+        central_ok = math.isnan(central) or central <= self.central_tolerance
+        complex_ok = check.complex_step.relative <= self.complex_tolerance
+        return central_ok and complex_ok and check.direction <= self.complex_tolerance
+
+    @property
+    def passed(self) -> bool:
+        """Whether every tensor agrees within the tolerances."""
+        return not self.failures
+
+    def __str__(self) -> str:
+        console = Console(width=140, file=io.StringIO(), record=True)
+        console.print(self.table(every_step=True))
+        console.print(self.summary(), highlight=False)
+        return console.export_text()
+
+    def table(self, every_step: bool = False) -> Table:
+        """One row a tensor, in 80 columns; in 140 with the error at every step, and where.
+
+        Where there is less room, names go on in the next line and numbers stay whole.
+        """
+        failures = self.failures
+        rows = [self._cells(check, every_step) for check in self.tensors]
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("\ntensor", overflow="fold")
+        for header in rows[0]:
+            table.add_column(header, justify="right", no_wrap=True)
+        for check, cells in zip(self.tensors, rows, strict=True):
+            style = "red" if check in failures else None
+            table.add_row(check.name, *cells.values(), style=style)
+        return table
+
+    def _cells(self, check: TensorCheck, every_step: bool) -> dict[str, str]:
+        """What stands beside a tensor's name, by the header of its column."""
+        errors = {"best\ncentral": check.best_central.relative}
+        if every_step:
+            steps = zip(self.steps, check.central, strict=True)
+            errors = {f"\nh = {step:.0e}": error.relative for step, error in steps}
+            errors["\nh → 0"] = check.extrapolated.relative
+        cells = {
+            "\nentries": f"{check.entries}/{math.prod(check.shape)}",
+            "max\n|grad|": f"{check.largest:.1e}",
+            **{header: f"{error:.1e}" for header, error in errors.items()},
+            "\norder": f"{check.order:.1f}",
+            "\ncomplex": f"{check.complex_step.relative:.1e}",
+            "\ndirection": f"{check.direction:.1e}",
+        }
+        if every_step:
+            cells["\nworst at"] = str(list(check.complex_step.index))
+            cells["\nkinks"] = str(sum(check.crossings))
+        return cells
+
+    def summary(self) -> str:
+        """The verdict in a few lines."""
+        lines = [
+            f"worst {kind} {error:.1e} of {tolerance:.0e} allowed ({name})"
+            for kind, error, tolerance, name in self.worst
+        ]
+        lines.append(f"nearest kink {self.kink:.1e}; seed {self.seed}")
+        if self.passed:
+            lines.append(f"All {len(self.tensors)} gradients are right.")
+        else:
+            lines.append(f"WRONG: {', '.join(check.name for check in self.failures)}.")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -37,6 +196,7 @@ class AuditReport:
 
     config: ModelConfig
     """The configuration that was checked."""
+    seed: int
     segments: Mapping[str, GradientReport]
 
     @property
@@ -44,70 +204,30 @@ class AuditReport:
         """Whether every gradient of every segment is right."""
         return all(report.passed for report in self.segments.values())
 
-
-def audit(config: ModelConfig, seed: int = 0, console: Console | None = None) -> AuditReport:
-    """Check every entry of every gradient of a small model of this form.
-
-    Parameters
-    ----------
-    config
-        Scaled down by `scaled_down` first.
-    seed
-        Of parameters, tokens and cotangents.
-    console
-        Where to print each table as soon as it is found, and a bar until then if this is a
-        terminal; nowhere when not given.
-    """
-    small = scaled_down(config)
-    if console is not None:
-        changes = [
-            f"{name} {getattr(config, name)} to {getattr(small, name)}"
-            for name in config.__dataclass_fields__
-            if getattr(config, name) != getattr(small, name)
-        ]
-        console.print(f"Checked in float64, scaled: {', '.join(changes) or 'nothing'}.")
-    model = TransformerXL(small, seed=seed, dtype=np.float64)
-    draw = np.random.default_rng(seed)
-    length = small.mem_len + 2
-    _, memory = model.log_probs(
-        draw.integers(0, small.vocab_size, (_BATCH_SIZE, length)), model.init_memory(_BATCH_SIZE)
-    )
-    cases = {
-        "a segment of 4 after memory": (4, memory, MaskKey(seed)),
-        "a segment of 1 after memory": (1, memory, None),
-        "a first segment of 3": (3, model.init_memory(_BATCH_SIZE), None),
-    }
-    reports = {}
-    shown = console is not None and console.is_terminal
-    with Progress(console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("")
-        for name, (tgt_len, before, rng) in cases.items():
-            bar.update(task, description=name)
-            inputs = draw.integers(0, small.vocab_size, (_BATCH_SIZE, small.ext_len + tgt_len))
-            targets = draw.integers(0, small.vocab_size, (_BATCH_SIZE, tgt_len))
-            reports[name] = gradcheck(
-                model, inputs, targets, before, rng, entries=None, seed=seed,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )  # fmt: skip
-            if console is not None:
-                console.print(f"\n[bold]{name}[/bold] (memory of {before.length})")
-                console.print(reports[name].table())
-                console.print(reports[name].summary(), highlight=False)
-    return AuditReport(small, reports)
+    def summary(self) -> str:
+        """The verdict, the worst figures of all segments, and what would give them again."""
+        kinds = zip(*(report.worst for report in self.segments.values()), strict=True)
+        worst = [max(kind, key=lambda one: _nan_first(one.error)) for kind in kinds]
+        failures = {
+            check.name: None for report in self.segments.values() for check in report.failures
+        }
+        versions = (f"{package} {installed_version(package)}" for package in _PACKAGES)
+        if failures:
+            verdict = f"FAILED: {', '.join(failures)}"
+        else:
+            verdict = f"Passed: all gradients of {len(self.segments)} segments are right"
+        return "\n".join(
+            [
+                f"{verdict}.",
+                f"worst {', '.join(f'{one.kind} {one.error:.1e}' for one in worst)}",
+                f"seed {self.seed}; {', '.join(versions)}",
+            ]
+        )
 
 
-def scaled_down(config: ModelConfig) -> ModelConfig:
-    """The same form with every size cut to what can be checked entry by entry.
+_PACKAGES = ("npxl", "numpy", "numba")
 
-    The window keeps its relation to the memory: W ≤ mem_len + 1 or not.
-    """
-    sizes = {
-        name: min(value, largest)
-        for name, largest in _LARGEST.items()
-        if (value := getattr(config, name)) is not None
-    }
-    if config.attn_window is not None:
-        within = config.attn_window <= config.mem_len + 1
-        longest = sizes["mem_len"] + (1 if within else 2)
-        sizes["attn_window"] = min(config.attn_window, longest)
-    return replace(config, **sizes, init_std=_INIT_STD)
+
+def _nan_first(error: float) -> tuple[bool, float]:
+    """For an order in which what could not be compared is smaller than everything else."""
+    return not math.isnan(error), error

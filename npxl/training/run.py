@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import secrets
@@ -31,6 +30,7 @@ from npxl.training.checkpoints import (
     save_checkpoint,
 )
 from npxl.training.optimizers import Adam
+from npxl.versions import installed_version
 
 _FORMAT = 1
 
@@ -118,7 +118,7 @@ class Run:
             fingerprint=corpus.fingerprint,
             command=tuple(command),
             started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            version=_version(),
+            version=installed_version("npxl"),
             _corpus=corpus,
         )
         parent = folder.absolute().parent
@@ -295,10 +295,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     with atomic_write(path) as file:
         file.write(json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("npxl")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
