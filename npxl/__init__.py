@@ -10,29 +10,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# For type checkers, which do not run `__getattr__`; a test holds it against `_HOMES`.
 if TYPE_CHECKING:
-    from npxl.audit.gradients import gradcheck
-    from npxl.config import ModelConfig, TrainConfig
-    from npxl.data.corpora import load_corpus
-    from npxl.errors import NpxlError
-    from npxl.layers.dropout import MaskKey
-    from npxl.memory import Memory
-    from npxl.models.files import load_model as load
-    from npxl.models.transformer_xl import TransformerXL
-    from npxl.params import Params
+    from npxl.audit.gradients import gradcheck as gradcheck
+    from npxl.config import ModelConfig as ModelConfig
+    from npxl.config import TrainConfig as TrainConfig
+    from npxl.data.corpora import load_corpus as load_corpus
+    from npxl.errors import NpxlError as NpxlError
+    from npxl.layers.dropout import MaskKey as MaskKey
+    from npxl.memory import Memory as Memory
+    from npxl.models.files import load_model
+    from npxl.models.transformer_xl import TransformerXL as TransformerXL
+    from npxl.params import Params as Params
 
-__all__ = [
-    "MaskKey",
-    "Memory",
-    "ModelConfig",
-    "NpxlError",
-    "Params",
-    "TrainConfig",
-    "TransformerXL",
-    "gradcheck",
-    "load",
-    "load_corpus",
-]
+    load = load_model
 
 # Loaded on first use: asking the command line for help needs neither numba nor NumPy.
 _HOMES = {
@@ -47,6 +38,8 @@ _HOMES = {
     "load": ("npxl.models.files", "load_model"),
     "load_corpus": ("npxl.data.corpora", "load_corpus"),
 }
+
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from npxl.errors import NpxlError
 
@@ -212,12 +212,15 @@ class TrainConfig:
         _require_choice(self, "vocabulary", get_args(VocabularyKind))
 
 
+Config = TypeVar("Config", ModelConfig, TrainConfig)
+
+
 def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
     """A configuration as plain JSON values."""
     return asdict(config)
 
 
-def from_dict(kind: type[Any], values: dict[str, Any]) -> Any:
+def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     """A configuration of class `kind` from plain values; unknown names are an error."""
     known = [field.name for field in fields(kind)]
     for name in values:

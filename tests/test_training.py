@@ -24,7 +24,7 @@ from npxl.training.budget import Budget
 from npxl.training.checkpoints import Progress
 from npxl.training.loop import Diverged, Trainer
 from npxl.training.metrics import MetricsFile, read_metrics
-from npxl.training.progress import ConsoleReporter, Reporter
+from npxl.training.reporting import ConsoleReporter, Reporter
 from npxl.training.run import Run
 
 
@@ -214,7 +214,7 @@ def test_a_crash_while_a_file_takes_its_name_changes_nothing(
 SCRIPT = """
     import os, signal, sys, threading, time
     from npxl.training.loop import Trainer
-    from npxl.training.progress import ConsoleReporter
+    from npxl.training.reporting import ConsoleReporter
     from npxl.training.run import Run
     from rich.console import Console
 

@@ -62,7 +62,7 @@ def train(
         Of the whole command, for the record.
     """
     from npxl.training.loop import Trainer
-    from npxl.training.progress import ConsoleReporter
+    from npxl.training.reporting import ConsoleReporter
 
     given = {**(model or {}), **(training or {})}
     if resume:

@@ -97,12 +97,13 @@ def load_corpus(
         "kjv", the bundled text; or a file, which is cut into 90 % training, 5 % validation and 5 %
         test text; or a folder with a file for each split, such as train.txt, valid.txt, test.txt.
     vocabulary
-        What a token is: "bytes", "characters" or "words".
+        What a token is, "bytes", "characters" or "words", when a vocabulary is to be built from the
+        text; it becomes the corpus's `vocab`.
     min_count
         Words seen less often than this in the training split become <unk>.
     vocab
-        Encode with this vocabulary, whatever `vocabulary` and `min_count` say, instead of building
-        one: for another text than the one that a model was trained on.
+        A vocabulary that there is already, such as the `vocab` of the corpus that a model was
+        trained on, to read another text with.  `vocabulary` and `min_count` then say nothing.
 
     Raises
     ------

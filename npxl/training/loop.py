@@ -18,7 +18,7 @@ from npxl.training.budget import Budget
 from npxl.training.checkpoints import Checkpoint, Evaluation, Tally, save_checkpoint
 from npxl.training.metrics import MetricsFile
 from npxl.training.optimizers import Adam, clip_scale, gradient_norm, restore
-from npxl.training.progress import Reporter, StepReport
+from npxl.training.reporting import Reporter, StepReport
 from npxl.training.run import Run
 from npxl.training.schedules import learning_rate
 from npxl.training.workers import Workers

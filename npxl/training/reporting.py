@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -49,12 +48,7 @@ class Reporter:
     def __enter__(self) -> Reporter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """The loop has ended, maybe by an error."""
 
     def begin(self, run: Run, progress: Progress) -> None:
@@ -96,12 +90,7 @@ class ConsoleReporter(Reporter):
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._bar.stop()
 
     def begin(self, run: Run, progress: Progress) -> None:
@@ -147,7 +136,7 @@ class ConsoleReporter(Reporter):
         if record["split"] == "valid":
             self._print(
                 f"step {record['step']:6}  validation: loss {record['nll']:.4f}  "
-                f"{record['bpc']:.4f} bpc  {record['bpb']:.4f} bits/byte  "
+                f"{record['bpc']:.4f} bpc  {record['bpb']:.4f} bpb  "
                 f"perplexity {record['ppl']:.2f}{'  (best)' if record['best'] else ''}"
             )
         elif not self._console.is_terminal:
