@@ -21,9 +21,9 @@ from npxl.layers.dropout import (
     DropoutCache,
     MaskKey,
     dropout_backward,
+    dropout_block,
     dropout_forward,
     mask_key,
-    masked,
 )
 
 batches = leading_shapes.filter(len)
@@ -97,8 +97,8 @@ def test_a_block_draws_the_decisions_of_the_whole(seed, sizes, corner, extent):
     x = np.random.default_rng(seed).standard_normal(sizes)
     dropout = DropoutCache(0.5, MaskKey(seed, 1, 3).site("attention_probabilities"))
     strides = n_queries * n_keys, n_keys
-    whole = masked(x, dropout, 0, strides)
-    assert_eq(masked(x[block], dropout, i * n_keys + j, strides), whole[block])
+    whole = dropout_block(x, dropout, 0, strides)
+    assert_eq(dropout_block(x[block], dropout, i * n_keys + j, strides), whole[block])
     # The same decisions as one long row a stream, counted head by head and query by query.
     flat, _ = dropout_forward(x.swapaxes(0, 1), *dropout)
     assert_eq(flat.swapaxes(0, 1), whole)

@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.kernels.relative_softmax import relative_softmax_backward, relative_softmax_forward
-from npxl.layers.dropout import DropoutCache, Site, dropout_backward, dropout_forward, masked
+from npxl.layers.dropout import (
+    DropoutCache,
+    Site,
+    dropout_backward,
+    dropout_block,
+    dropout_cache,
+    dropout_forward,
+)
 from npxl.layers.linear import linear_backward, linear_forward
 
 Array = NDArray[Any]
@@ -85,7 +92,7 @@ def relative_attention_forward(
     query_u, query_v = query + weights.u, query + weights.v  # [B, q, H, d_head]
 
     scale = score_scale(d_head, context.dtype)
-    attention_dropout = _active_dropout(dropatt, attention_site)
+    attention_dropout = dropout_cache(dropatt, attention_site)
     attended, probabilities = attend(
         query_u, query_v, key, value, relative, scale, window, attention_dropout
     )
@@ -122,34 +129,24 @@ def relative_attention_backward(
 
     blocks = _blocks(n_queries, n_keys, cache.window)
     for (rows, keys, distances), p in zip(blocks, cache.probabilities, strict=True):
-        d_out = d_attended[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
-        query_u = cache.query_u[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
-        query_v = cache.query_v[:, rows].transpose(2, 0, 1, 3)  # [H, B, rows, d_head]
-
-        a = _drop_block(p, cache.attention_dropout, rows, keys, n_queries, n_keys)
-        d_value[:, keys] += np.matmul(a.swapaxes(2, 3), d_out).transpose(1, 2, 0, 3)
-        d_p = _matmul(d_out, cache.value[:, keys].transpose(2, 0, 3, 1))  # [H, B, rows, keys]
-        d_p = _drop_block(d_p, cache.attention_dropout, rows, keys, n_queries, n_keys)
-        d_positions = np.empty_like(d_p)  # [H, B, rows, distances]
+        d_out, v = _by_head(d_attended, rows), _by_head(cache.value, keys)
+        a = _dropped(p, cache.attention_dropout, rows, keys, n_queries, n_keys)
+        _by_head(d_value, keys)[...] += a.swapaxes(2, 3) @ d_out
+        da = _matmul(d_out, v.swapaxes(2, 3))  # [H, B, rows, keys]
+        # The gradient of the probabilities, which the kernel overwrites by that of content scores.
+        d_content = _dropped(da, cache.attention_dropout, rows, keys, n_queries, n_keys)
+        d_position = np.empty_like(d_content)  # [H, B, rows, distances]
         relative_softmax_backward(
-            _rows(d_p), _rows(p), _rows(d_positions), cache.scale, cache.window
+            _rows(d_content), _rows(p), _rows(d_position), cache.scale, cache.window
         )
-        d_content = d_p
 
-        np.matmul(
-            d_content,
-            cache.key[:, keys].transpose(2, 0, 1, 3),
-            out=d_query_u[:, rows].transpose(2, 0, 1, 3),
-        )
-        np.matmul(
-            d_positions,
-            cache.relative[distances].transpose(1, 0, 2)[:, None],
-            out=d_query_v[:, rows].transpose(2, 0, 1, 3),
-        )
-        d_key[:, keys] += np.matmul(d_content.swapaxes(2, 3), query_u).transpose(1, 2, 0, 3)
-        d_relative[distances] += (
-            np.matmul(d_positions.swapaxes(2, 3), query_v).sum(1).transpose(1, 0, 2)
-        )
+        k, r = _by_head(cache.key, keys), _by_head(cache.relative[None], distances)
+        np.matmul(d_content, k, out=_by_head(d_query_u, rows))
+        np.matmul(d_position, r, out=_by_head(d_query_v, rows))
+        dk = d_content.swapaxes(2, 3) @ _by_head(cache.query_u, rows)  # [H, B, keys, d_head]
+        dr = d_position.swapaxes(2, 3) @ _by_head(cache.query_v, rows)  # [H, B, distances, d_head]
+        _by_head(d_key, keys)[...] += dk
+        _by_head(d_relative[None], distances)[...] += dr.sum(1, keepdims=True)
 
     grads.u[...] += d_query_u.sum((0, 1))
     grads.v[...] += d_query_v.sum((0, 1))
@@ -162,12 +159,14 @@ def relative_attention_backward(
     d_context = np.zeros((batch_size, n_keys - first, d_model), dy.dtype)
     segment = cache.context[:, n_memory:]
     d_context[:, n_memory - first :] = linear_backward(d_query, segment, weights.w_q, grads.w_q)
-    for d_out, weight, grad in (
+    # Not `linear_backward`, which would compute the gradient of the rows before `first` as well.
+    context = cache.context.reshape(-1, d_model)  # [B·K, d_model]
+    for d_projected, weight, d_weight in (
         (d_key, weights.w_k, grads.w_k),
         (d_value, weights.w_v, grads.w_v),
     ):
-        grad += d_out.reshape(-1, d_out.shape[-1]).T @ cache.context.reshape(-1, d_model)
-        d_context += d_out[:, first:] @ weight
+        d_weight += d_projected.reshape(-1, d_projected.shape[-1]).T @ context
+        d_context += d_projected[:, first:] @ weight
     return d_context
 
 
@@ -191,22 +190,14 @@ def attend(
     attended: Array = np.empty_like(query_u)  # [B, q, H, d_head]
     probabilities = []
     for rows, keys, distances in _blocks(n_queries, n_keys, window):
-        content_scores = _matmul(
-            query_u[:, rows].transpose(2, 0, 1, 3), key[:, keys].transpose(2, 0, 3, 1)
-        )  # [H, B, rows, keys]
-        position_scores = _matmul(
-            query_v[:, rows].transpose(2, 0, 1, 3),
-            relative[distances].transpose(1, 2, 0)[:, None],
-        )  # [H, B, rows, distances]
-        a = content_scores
-        relative_softmax_forward(_rows(a), _rows(position_scores), scale, window)
-        probabilities.append(a)
-        a = _drop_block(a, dropout, rows, keys, n_queries, n_keys)
-        np.matmul(
-            a,
-            value[:, keys].transpose(2, 0, 1, 3),
-            out=attended[:, rows].transpose(2, 0, 1, 3),
-        )
+        k, r = _by_head(key, keys), _by_head(relative[None], distances)
+        # Content scores, which the kernel overwrites by the probabilities.
+        p = _matmul(_by_head(query_u, rows), k.swapaxes(2, 3))  # [H, B, rows, keys]
+        position_scores = _matmul(_by_head(query_v, rows), r.swapaxes(2, 3))
+        relative_softmax_forward(_rows(p), _rows(position_scores), scale, window)
+        probabilities.append(p)
+        a = _dropped(p, dropout, rows, keys, n_queries, n_keys)
+        np.matmul(a, _by_head(value, keys), out=_by_head(attended, rows))
     return attended, probabilities
 
 
@@ -234,6 +225,11 @@ def _blocks(
         )
 
 
+def _by_head(x: Array, rows: slice) -> Array:
+    """A view of the rows of x [B, n, H, d_head] with heads in front: [H, B, rows, d_head]."""
+    return x[:, rows].transpose(2, 0, 1, 3)
+
+
 def _matmul(x: Array, y: Array) -> Array:
     """x y in a contiguous array, which the kernels can then overwrite."""
     out = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
@@ -245,15 +241,11 @@ def _rows(scores: Array) -> Array:
     return scores.reshape(-1, *scores.shape[2:])
 
 
-def _active_dropout(rate: float, site: Site | None) -> DropoutCache | None:
-    return None if site is None or rate == 0.0 else DropoutCache(rate, site)
-
-
-def _drop_block(
-    a: Array, dropout: DropoutCache | None, rows: slice, keys: slice, n_queries: int, n_keys: int
+def _dropped(
+    p: Array, cache: DropoutCache | None, rows: slice, keys: slice, n_queries: int, n_keys: int
 ) -> Array:
     """Dropout of a block of the attention probabilities [H, B, q, K] of a whole segment."""
-    if dropout is None:
-        return a
+    if cache is None:
+        return p
     start = rows.start * n_keys + keys.start
-    return masked(a, dropout, start, strides=(n_queries * n_keys, n_keys))
+    return dropout_block(p, cache, start, strides=(n_queries * n_keys, n_keys))

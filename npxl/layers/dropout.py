@@ -58,24 +58,30 @@ class DropoutCache(NamedTuple):
 def dropout_forward(x: Array, rate: float, site: Site | None) -> tuple[Array, DropoutCache | None]:
     """y = x · keep / (1 − rate), with keep = 0 at the fraction `rate` of entries, else 1.
 
-    x [B, ...], row b of which is stream site.first_stream + b.  Without a site or at rate 0 this is
-    the identity.
+    x [B, ...], row b of which is stream site.first_stream + b.
     """
-    if site is None or rate == 0.0:
-        return x, None
-    cache = DropoutCache(rate, site)
-    return dropout_backward(x, cache), cache
+    cache = dropout_cache(rate, site)
+    return _apply(x, cache), cache
 
 
 def dropout_backward(dy: Array, cache: DropoutCache | None) -> Array:
     """dx = dy · keep / (1 − rate): the same linear map, which is its own adjoint."""
+    return _apply(dy, cache)
+
+
+def dropout_cache(rate: float, site: Site | None) -> DropoutCache | None:
+    """What `dropout_forward` applies: None, the identity, without a site or at rate 0."""
+    return None if site is None or rate == 0.0 else DropoutCache(rate, site)
+
+
+def _apply(x: Array, cache: DropoutCache | None) -> Array:
     if cache is None:
-        return dy
-    rows = dy.reshape(1, dy.shape[0], 1, -1)
-    return masked(rows, cache, start=0, strides=(0, 0)).reshape(dy.shape)
+        return x
+    rows = x.reshape(1, x.shape[0], 1, -1)
+    return dropout_block(rows, cache, start=0, strides=(0, 0)).reshape(x.shape)
 
 
-def masked(x: Array, cache: DropoutCache, start: int, strides: tuple[int, int]) -> Array:
+def dropout_block(x: Array, cache: DropoutCache, start: int, strides: tuple[int, int]) -> Array:
     """The map of `dropout_forward` for x [H, B, I, J], a block of attention probabilities.
 
     Entry (h, b, i, j) takes decision number start + h · strides[0] + i · strides[1] + j of its
