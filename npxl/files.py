@@ -50,13 +50,15 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     with full_disk_is_an_error_of_the_user(target.parent):
-        file = open(temporary, "x+b")  # noqa: SIM115  (closed below, before it is renamed)
+        with _errors_name(path, instead_of=temporary):
+            file = open(temporary, "x+b")  # noqa: SIM115  (closed below, before it is renamed)
         try:
             with file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
+            with _errors_name(path, instead_of=temporary):
+                os.replace(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -75,6 +77,17 @@ def full_disk_is_an_error_of_the_user(folder: str | os.PathLike[str]) -> Iterato
             f"There is no room left to write in {os.fspath(folder)} ({error.strerror}): free some "
             "space there or choose another folder."
         ) from error
+
+
+@contextmanager
+def _errors_name(path: str | os.PathLike[str], instead_of: Path) -> Iterator[None]:
+    """Let the system's errors name the file that the user knows."""
+    try:
+        yield
+    except OSError as error:
+        if str(error.filename) != str(instead_of):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from npxl.errors import NpxlError
 from npxl.files import atomic_write
 
+EXTRA_PREFIX = "training."
+"""Tensors whose names start so accompany a model in its file and are not part of it."""
+
 _METADATA_KEY = "npxl"
 
 
@@ -23,11 +27,19 @@ def write_tensors(
     """Write `tensors`, with `metadata` as JSON, to `path`: all of it or nothing.
 
     While writing, one more copy of the tensors is held in memory.
+
+    Raises NpxlError when the disk is full, or there can be no file at `path`.
     """
     encoded = json.dumps(metadata, sort_keys=True)
     contents = safetensors.numpy.save(dict(tensors), metadata={_METADATA_KEY: encoded})
-    with atomic_write(path) as file:
-        file.write(contents)
+    try:
+        with atomic_write(path) as file:
+            file.write(contents)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise NpxlError(
+            f"{path} cannot be written ({error.strerror}): name a file in an existing folder that "
+            "you may write to."
+        ) from error
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -35,13 +47,24 @@ def read_tensors(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, A
 
     Raises NpxlError when there is no such file, or when it is damaged or not one of npxl's.
     """
-    path = Path(path)
-    if not path.is_file():
+    with _opened(path) as file:
+        tensors = {name: file.get_tensor(name).copy() for name in file.keys()}  # noqa: SIM118
+        return tensors, _metadata(path, file)
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The metadata alone, without reading the tensors; errors are those of `read_tensors`."""
+    with _opened(path) as file:
+        return _metadata(path, file)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    if not Path(path).is_file():
         raise NpxlError(f"There is no file {path}; expected a model that npxl has saved.")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).copy() for name in file.keys()}  # noqa: SIM118
+            yield file
     except safetensors.SafetensorError as error:
         raise NpxlError(
             f"{path} is damaged, cut short or not a safetensors file ({error}); "
@@ -52,8 +75,12 @@ def read_tensors(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, A
             f"{path} holds tensors of a type that NumPy lacks ({error}); "
             "expected a model that npxl has saved."
         ) from error
+
+
+def _metadata(path: str | Path, file: Any) -> dict[str, Any]:
     try:
-        return tensors, json.loads(metadata[_METADATA_KEY])
+        metadata: dict[str, Any] = json.loads((file.metadata() or {})[_METADATA_KEY])
+        return metadata
     except (KeyError, json.JSONDecodeError):
         raise NpxlError(
             f"{path} is a safetensors file, but npxl did not write it: its metadata has no "

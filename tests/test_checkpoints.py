@@ -66,6 +66,21 @@ def test_what_is_saved_is_loaded(tmp_path, dtype, length):
         np.testing.assert_array_equal(one, other)
 
 
+def test_progress_is_loaded_without_the_tensors(tmp_path):
+    """From a sparse file of 64 GiB, which would not fit in memory."""
+    size = 1 << 36
+    progress = {"step": 3, "best": None, "tally": {}}
+    header = {
+        "__metadata__": {"npxl": json.dumps({"progress": progress})},
+        "softmax.bias": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]},
+    }
+    encoded = json.dumps(header).encode()
+    with open(tmp_path / "c.safetensors", "wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        file.truncate(file.tell() + size)
+    assert load_progress(tmp_path / "c.safetensors") == Progress(step=3)
+
+
 def test_progress_that_has_not_begun_is_loaded(tmp_path):
     start = replace(example(), progress=Progress())
     save_checkpoint(tmp_path / "c.safetensors", start)

@@ -174,5 +174,7 @@ def test_the_new_file_is_as_readable_as_any_other(tmp_path):
 
 
 def test_a_missing_folder_is_the_systems_error(tmp_path):
-    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "nowhere" / "state"):
+    state = tmp_path / "nowhere" / "state"
+    with pytest.raises(FileNotFoundError) as error, atomic_write(state):
         pass
+    assert error.value.filename == str(state)  # and not the temporary one

@@ -138,6 +138,17 @@ def test_a_model_of_another_kind_is_an_error(path):
         npxl.load(path)
 
 
+@pytest.mark.parametrize("place", ["nowhere/model.safetensors", "file/model.safetensors", "folder"])
+def test_a_place_where_no_file_can_be_is_named(tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NpxlError) as error:
+        TransformerXL(SMALL).save(tmp_path / place)
+    assert str(error.value).startswith(f"{tmp_path / place} cannot be written (")
+    assert "tmp)" not in str(error.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "folder"]
+
+
 def test_a_save_that_fails_leaves_the_old_file(path, monkeypatch):
     TransformerXL(SMALL, seed=1).save(path)
     before = path.read_bytes()

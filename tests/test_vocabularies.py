@@ -41,8 +41,6 @@ def test_bytes_round_trip(text):
     ids = vocab.encode(text)
     assert bytes(ids.tolist()) == text.encode()
     assert vocab.decode(ids) == text
-    assert vocab.n_bytes(ids) == len(text.encode())
-    assert vocab.n_characters(ids) == len(text)
     assert vocab.unknown(text) == []
 
 
@@ -73,8 +71,6 @@ def test_characters_of_a_text_round_trip(texts):
     ids, n_unknown = vocab.encode_counted(text)
     assert n_unknown == 0
     assert vocab.decode(ids) == text
-    assert vocab.n_bytes(ids) == len(text.encode())
-    assert vocab.n_characters(ids) == len(text)
 
 
 @given(vocabularies_with_ids(word_vocabularies))
@@ -156,13 +152,6 @@ def test_a_vocabulary_survives_json(vocab_and_ids):
     assert again.decode(ids) == vocab.decode(ids)
 
 
-@given(vocabularies_with_ids(st.one_of(alphabets.map(CharacterVocabulary), word_vocabularies)))
-def test_lengths_are_those_of_the_text(vocab_and_ids):
-    vocab, ids = vocab_and_ids
-    assert vocab.n_characters(ids) == len(vocab.decode(ids))
-    assert vocab.n_bytes(ids) == len(vocab.decode(ids).encode())
-
-
 @pytest.mark.parametrize(
     ("size", "dtype"), [(2, np.uint8), (256, np.uint8), (257, np.uint16), (65537, np.uint32)]
 )
@@ -178,7 +167,7 @@ def test_ids_take_as_little_room_as_they_can(size, dtype):
 ])
 @pytest.mark.parametrize("ids", [[-1], [0, 256], [0.5], [[0]]])
 def test_ids_that_mean_nothing_are_refused(vocab, ids):
-    for use in (vocab.decode, vocab.decoder().feed, vocab.n_bytes, vocab.n_characters):
+    for use in (vocab.decode, vocab.decoder().feed):
         with pytest.raises(NpxlError, match="Token ids must be"):
             use(ids)
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from npxl.config import VocabularyKind
 from npxl.data.encoded import Encoded, digest_of, encode, map_file
-from npxl.data.sources import PERCENT, Source, Survey, find_sources, opened
-from npxl.data.vocabularies import ByteVocabulary, Vocabulary, count_characters
+from npxl.data.sources import PERCENT, Source, Survey, count_characters, find_sources, opened
+from npxl.data.vocabularies import ByteVocabulary, Vocabulary
 from npxl.errors import NpxlError
 
 BUNDLED = {"kjv": Path(__file__).parent / "text" / "kjv_genesis_2kings.txt"}

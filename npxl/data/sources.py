@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from npxl.config import VocabularyKind
-from npxl.data.vocabularies import count_characters
 from npxl.errors import NpxlError
 
 PERCENT = {"train": 90, "valid": 5, "test": 5}
@@ -175,6 +175,12 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         ) from error
     with file:
         yield file
+
+
+def count_characters(utf8: npt.NDArray[np.uint8]) -> int:
+    """Characters in `utf8` [K]: the bytes that do not continue one, whether it is valid or not."""
+    # Continuation bytes 0x80 … 0xBF are −128 … −65 when they are read as signed numbers.
+    return int(np.count_nonzero(utf8.view(np.int8) >= -64))
 
 
 def _whole_file(path: Path) -> Source:

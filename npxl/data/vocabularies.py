@@ -76,14 +76,6 @@ class Vocabulary(ABC):
         return decoder.feed(ids) + decoder.finish()
 
     @abstractmethod
-    def n_bytes(self, ids: Ids | Sequence[int]) -> int:
-        """Length in bytes of UTF-8 of the text of `ids` [K]."""
-
-    @abstractmethod
-    def n_characters(self, ids: Ids | Sequence[int]) -> int:
-        """Length in characters of the text of `ids` [K]."""
-
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The vocabulary as plain JSON values, for `vocabulary_from_dict`."""
 
@@ -107,12 +99,6 @@ class ByteVocabulary(Vocabulary):
 
     def decoder(self) -> Decoder:
         return _ByteDecoder()
-
-    def n_bytes(self, ids: Ids | Sequence[int]) -> int:
-        return len(_checked(ids, self.size))
-
-    def n_characters(self, ids: Ids | Sequence[int]) -> int:
-        return count_characters(_checked(ids, self.size).astype(np.uint8))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}
@@ -162,12 +148,6 @@ class CharacterVocabulary(Vocabulary):
 
     def decoder(self) -> Decoder:
         return _CharacterDecoder(self._symbols)
-
-    def n_bytes(self, ids: Ids | Sequence[int]) -> int:
-        return len(self.decode(ids).encode())
-
-    def n_characters(self, ids: Ids | Sequence[int]) -> int:
-        return len(_checked(ids, self.size))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "alphabet": self.alphabet}
@@ -239,12 +219,6 @@ class WordVocabulary(Vocabulary):
     def decoder(self) -> Decoder:
         return _WordDecoder(self.words)
 
-    def n_bytes(self, ids: Ids | Sequence[int]) -> int:
-        return len(self.decode(ids).encode())
-
-    def n_characters(self, ids: Ids | Sequence[int]) -> int:
-        return len(self.decode(ids))
-
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "words": list(self.words)}
 
@@ -272,12 +246,6 @@ def vocabulary_from_dict(values: dict[str, Any]) -> Vocabulary:
         f"A vocabulary was expected, of bytes, characters (with its alphabet) or words (with its "
         f"list of words), but the description is of kind {values.get('kind')!r}."
     )
-
-
-def count_characters(utf8: npt.NDArray[np.uint8]) -> int:
-    """Characters in `utf8` [K]: the bytes that do not continue one, whether it is valid or not."""
-    # Continuation bytes 0x80 … 0xBF are −128 … −65 when they are read as signed numbers.
-    return int(np.count_nonzero(utf8.view(np.int8) >= -64))
 
 
 class _ByteDecoder:

@@ -13,12 +13,12 @@ from npxl.errors import NpxlError
 from npxl.inference.evaluation import Score, bits_per_byte, bits_per_character, perplexity
 from npxl.memory import Memory
 from npxl.models import LanguageModel
-from npxl.models.files import TRAINING_PREFIX, model_from, save_model
-from npxl.tensor_files import read_tensors
+from npxl.models.files import model_from, save_model
+from npxl.tensor_files import EXTRA_PREFIX, read_metadata, read_tensors
 
 Array = NDArray[Any]
 
-_MEMORY = TRAINING_PREFIX + "memory"
+_MEMORY = EXTRA_PREFIX + "memory"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     NpxlError
         When the disk is full.
     """
-    vectors = {TRAINING_PREFIX + name: each for name, each in checkpoint.optimizer.items()}
+    vectors = {EXTRA_PREFIX + name: each for name, each in checkpoint.optimizer.items()}
     save_model(
         checkpoint.model,
         path,
@@ -121,16 +121,16 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     if _but_for_length(memory) != _but_for_length(fresh):
         raise NpxlError(f"{path} holds {memory}, which does not fit its model: expected {fresh}.")
     optimizer = {
-        name.removeprefix(TRAINING_PREFIX): tensor
+        name.removeprefix(EXTRA_PREFIX): tensor
         for name, tensor in tensors.items()
-        if name.startswith(TRAINING_PREFIX)
+        if name.startswith(EXTRA_PREFIX)
     }
     return Checkpoint(model, optimizer, memory, progress)
 
 
 def load_progress(path: str | Path) -> Progress:
-    """How far the run of a checkpoint is."""
-    return _progress_from(path, read_tensors(path)[1])
+    """How far the run of a checkpoint is, without reading its tensors."""
+    return _progress_from(path, read_metadata(path))
 
 
 def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
