@@ -106,3 +106,17 @@ def check_shapes(shapes: Shapes, expected: Shapes) -> None:
 def count(shapes: Shapes) -> int:
     """Number of parameters of tensors of these shapes."""
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def initialize(params: Params, std: float, seed: int) -> None:
+    """Draw weights, u and v from N(0, std²) and gains from N(1, std²); set biases to zero.
+
+    In float64, so that both precisions start from the same numbers.
+    """
+    rng = np.random.default_rng(seed)
+    for name, view in params.items():
+        kind = name.rpartition(".")[2]
+        if kind in ("bias", "b_1", "b_2"):
+            view[...] = 0
+        else:
+            view[...] = rng.normal(1.0 if kind == "gain" else 0.0, std, view.shape)

@@ -58,13 +58,16 @@ class LanguageModel(Protocol):
 
     def forward(
         self, inputs: Array, targets: Array, memory: Memory, rng: Rng = None
-    ) -> Any:
-        """Score the targets [B, T] of the last T of the inputs [B, E+T]; a `Forward`."""
+    ) -> Forward:
+        """Score the targets [B, T] of the last T of the inputs [B, E+T]."""
 
     def backward(
         self, fwd: Any, dnll: Array | None = None, grads: Params | None = None
     ) -> Params:
-        """Add the gradient of Σ dnll · nll to `grads`; without dnll, of the mean."""
+        """Add the gradient of Σ dnll · nll to `grads`; without dnll, of the mean.
+
+        fwd is what this model's own `forward` returned.
+        """
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
         """log p of every symbol after each input, [B, q, V] in nats, and the next memory."""

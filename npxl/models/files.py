@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig, from_dict, to_dict
 from npxl.errors import NpxlError
-from npxl.models import LanguageModel
-from npxl.models.transformer_xl import TransformerXL
 from npxl.params import Params
-from npxl.tensor_files import read_tensors, write_tensors
+from npxl.tensor_files import EXTRA_PREFIX, read_tensors, write_tensors
 
-TRAINING_PREFIX = "training."
-"""Tensors whose names start so belong to a checkpoint's optimiser and streams, not to the model."""
+if TYPE_CHECKING:
+    from npxl.models import LanguageModel
+    from npxl.models.transformer_xl import TransformerXL
 
 
 def save_model(
@@ -27,7 +26,7 @@ def save_model(
 ) -> None:
     """Write a model to a safetensors file, atomically.
 
-    A checkpoint adds tensors, whose names start with `TRAINING_PREFIX`, and metadata of its own; it
+    A checkpoint adds tensors, whose names start with `EXTRA_PREFIX`, and metadata of its own; it
     stays a file that `load_model` reads.
     """
     metadata = {"model": "transformer_xl", "config": to_dict(model.config), **(more_metadata or {})}
@@ -43,12 +42,14 @@ def model_from(
     path: str | Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]
 ) -> TransformerXL:
     """The model among the contents of the file `path`."""
+    from npxl.models.transformer_xl import TransformerXL  # which itself saves by this module
+
     if metadata.get("model") != "transformer_xl":
         raise NpxlError(f"{path} holds a model of kind {metadata.get('model')!r}, unknown to npxl.")
     try:
         config = from_dict(ModelConfig, metadata["config"])
         own = {
-            name: tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_PREFIX)
+            name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRA_PREFIX)
         }
         dtypes = {tensor.dtype for tensor in own.values()}
         if len(dtypes) != 1:

@@ -55,8 +55,8 @@ class TransformerXLReader:
         for n, states in enumerate(memory.layers):
             x = states
             if config.pre_lnorm:
-                norm = model.norm(model.params, n, "attention")
-                x, _ = layer_norm_forward(x, *norm, config.layer_norm_epsilon)
+                attention_norm, _ = model.norms(model.params, n)
+                x, _ = layer_norm_forward(x, *attention_norm, config.layer_norm_epsilon)
             self._project(n, x, slice(self._start, self._stop))
 
     def log_probs(self, inputs: Array) -> Array:
@@ -105,9 +105,9 @@ class TransformerXLReader:
         """Layer n, as in `TransformerXL`: h [B, q, d], relative [K, H, d_head]."""
         model, config = self._model, self._model.config
         epsilon = config.layer_norm_epsilon
-        norms = [model.norm(model.params, n, part) for part in ("attention", "feed_forward")]
+        attention_norm, feed_forward_norm = model.norms(model.params, n)
         weights = model.attention(model.params, n)
-        x = layer_norm_forward(h, *norms[0], epsilon)[0] if config.pre_lnorm else h
+        x = layer_norm_forward(h, *attention_norm, epsilon)[0] if config.pre_lnorm else h
         self._project(n, x, new)
         query = linear_forward(x, weights.w_q).reshape(*x.shape[:2], config.n_head, -1)
         attended = self._attend(
@@ -115,10 +115,10 @@ class TransformerXLReader:
             relative,
         )  # fmt: skip
         h = h + linear_forward(attended.reshape(*x.shape[:2], -1), weights.w_o)
-        h = h if config.pre_lnorm else layer_norm_forward(h, *norms[0], epsilon)[0]
-        x = layer_norm_forward(h, *norms[1], epsilon)[0] if config.pre_lnorm else h
+        h = h if config.pre_lnorm else layer_norm_forward(h, *attention_norm, epsilon)[0]
+        x = layer_norm_forward(h, *feed_forward_norm, epsilon)[0] if config.pre_lnorm else h
         h = h + feed_forward_forward(x, model.feed_forward(model.params, n))[0]
-        return h if config.pre_lnorm else layer_norm_forward(h, *norms[1], epsilon)[0]
+        return h if config.pre_lnorm else layer_norm_forward(h, *feed_forward_norm, epsilon)[0]
 
     def _attend(
         self, query_u: Array, query_v: Array, key: Array, value: Array, relative: Array

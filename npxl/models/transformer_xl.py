@@ -45,8 +45,9 @@ from npxl.models.checks import (
     checked_segment,
     checked_tokens,
 )
+from npxl.models.files import save_model
 from npxl.models.reading import TransformerXLReader
-from npxl.params import Params, check_shapes
+from npxl.params import Params, check_shapes, initialize
 
 Array = NDArray[Any]
 
@@ -128,7 +129,7 @@ class TransformerXL:
         shapes = self.parameter_shapes(config)
         if params is None:
             params = Params(shapes, dtype=dtype)
-            _initialise(params, config.init_std, checked_int("seed", seed, minimum=0))
+            initialize(params, config.init_std, checked_int("seed", seed, minimum=0))
         check_shapes(params.shapes, shapes)
         self.params = params
 
@@ -345,12 +346,11 @@ class TransformerXL:
         h [B, q, d], memory [B, m, d], positions [m+q, d]; returns the layer's output [B, q, d].
         """
         config, name = self.config, f"layers.{n}"
-        norms = [self.norm(self.params, n, part) for part in ("attention", "feed_forward")]
+        epsilon = config.layer_norm_epsilon
+        attention_norm, feed_forward_norm = self.norms(self.params, n)
         context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
         if config.pre_lnorm:
-            context, attention_norm = layer_norm_forward(
-                context, *norms[0], config.layer_norm_epsilon
-            )
+            context, attention_norm_cache = layer_norm_forward(context, *attention_norm, epsilon)
         y, attention = relative_attention_forward(
             context, h.shape[1], positions, self.attention(self.params, n),
             self.window(context.shape[1]), config.dropatt, config.dropout,
@@ -358,37 +358,45 @@ class TransformerXL:
         )  # fmt: skip
         h = h + y
         if not config.pre_lnorm:
-            h, attention_norm = layer_norm_forward(h, *norms[0], config.layer_norm_epsilon)
+            h, attention_norm_cache = layer_norm_forward(h, *attention_norm, epsilon)
 
         x = h
         if config.pre_lnorm:
-            x, feed_forward_norm = layer_norm_forward(h, *norms[1], config.layer_norm_epsilon)
+            x, feed_forward_norm_cache = layer_norm_forward(h, *feed_forward_norm, epsilon)
         y, feed_forward = feed_forward_forward(
             x, self.feed_forward(self.params, n), config.dropout,
             _site(key, f"{name}.feed_forward_inner"), _site(key, f"{name}.feed_forward_output"),
         )  # fmt: skip
         h = h + y
         if not config.pre_lnorm:
-            h, feed_forward_norm = layer_norm_forward(h, *norms[1], config.layer_norm_epsilon)
-        return h, LayerCache(attention, attention_norm, feed_forward, feed_forward_norm)
+            h, feed_forward_norm_cache = layer_norm_forward(h, *feed_forward_norm, epsilon)
+        return h, LayerCache(
+            attention, attention_norm_cache, feed_forward, feed_forward_norm_cache
+        )
 
     def _layer_backward(self, n: int, dh: Array, cache: LayerCache, grads: Params) -> Array:
         """The gradient of the layer's input h [B, q, d]; memory, a constant, has none."""
         pre_lnorm = self.config.pre_lnorm
-        norms = [self.norm(self.params, n, part) for part in ("attention", "feed_forward")]
-        d_norms = [self.norm(grads, n, part) for part in ("attention", "feed_forward")]
+        attention_norm, feed_forward_norm = self.norms(self.params, n)
+        d_attention_norm, d_feed_forward_norm = self.norms(grads, n)
 
         if not pre_lnorm:
-            dh = layer_norm_backward(dh, cache.feed_forward_norm, norms[1].gain, *d_norms[1])
+            dh = layer_norm_backward(
+                dh, cache.feed_forward_norm, feed_forward_norm.gain, *d_feed_forward_norm
+            )
         dx = feed_forward_backward(
             dh, cache.feed_forward, self.feed_forward(self.params, n), self.feed_forward(grads, n)
         )
         if pre_lnorm:
-            dx = layer_norm_backward(dx, cache.feed_forward_norm, norms[1].gain, *d_norms[1])
+            dx = layer_norm_backward(
+                dx, cache.feed_forward_norm, feed_forward_norm.gain, *d_feed_forward_norm
+            )
         dh = dh + dx
 
         if not pre_lnorm:
-            dh = layer_norm_backward(dh, cache.attention_norm, norms[0].gain, *d_norms[0])
+            dh = layer_norm_backward(
+                dh, cache.attention_norm, attention_norm.gain, *d_attention_norm
+            )
         n_keys, n_queries = cache.attention.context.shape[1], dh.shape[1]
         n_memory = n_keys - n_queries
         # Under pre-normalisation the memory's rows pass through the gain and bias as well, which
@@ -399,14 +407,12 @@ class TransformerXL:
         )  # fmt: skip
         if pre_lnorm:
             d_context = layer_norm_backward(
-                d_context, cache.attention_norm, norms[0].gain, *d_norms[0]
+                d_context, cache.attention_norm, attention_norm.gain, *d_attention_norm
             )
         return dh + d_context[:, d_context.shape[1] - n_queries :]
 
     def save(self, path: str | Path) -> None:
         """Write parameters and configuration to a safetensors file, atomically."""
-        from npxl.models.files import save_model
-
         save_model(self, path)
 
     def window(self, n_keys: int) -> int:
@@ -425,9 +431,13 @@ class TransformerXL:
         name = f"layers.{n}.feed_forward"
         return FeedForwardWeights(*(params[f"{name}.{w}"] for w in FeedForwardWeights._fields))
 
-    def norm(self, params: Params, n: int, part: str) -> NormWeights:
-        name = f"layers.{n}.{part}_norm"
-        return NormWeights(params[f"{name}.gain"], params[f"{name}.bias"])
+    def norms(self, params: Params, n: int) -> tuple[NormWeights, NormWeights]:
+        """Views of layer n's attention_norm and feed_forward_norm, or of their gradients."""
+        attention, feed_forward = f"layers.{n}.attention_norm", f"layers.{n}.feed_forward_norm"
+        return (
+            NormWeights(params[f"{attention}.gain"], params[f"{attention}.bias"]),
+            NormWeights(params[f"{feed_forward}.gain"], params[f"{feed_forward}.bias"]),
+        )
 
     def output_weight(self, params: Params) -> Array:
         """The output layer's weights: the embedding table itself when they are tied."""
@@ -436,14 +446,3 @@ class TransformerXL:
 
 def _site(key: MaskKey | None, name: str) -> Site | None:
     return None if key is None else key.site(name)
-
-
-def _initialise(params: Params, std: float, seed: int) -> None:
-    """Draw parameters in float64, so that both precisions start from the same numbers."""
-    rng = np.random.default_rng(seed)
-    for name, view in params.items():
-        kind = name.rpartition(".")[2]
-        if kind in ("bias", "b_1", "b_2"):
-            view[...] = 0
-        else:
-            view[...] = rng.normal(1.0 if kind == "gain" else 0.0, std, view.shape)
