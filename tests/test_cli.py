@@ -26,6 +26,7 @@ from npxl.cli import main
 from npxl.cli.options import configured
 from npxl.config import PRESETS
 from npxl.inference import evaluate, generate
+from npxl.models import transformer_xl
 
 SMALL = [
     "--n-layer=2", "--n-head=2", "--d-model=16", "--d-head=8", "--d-inner=16", "--mem-len=8",
@@ -219,6 +220,21 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(here, capsys):
     assert main(["train", "--out", "r", "--resume", "--steps", str(step + 1)]) == 0
 
 
+def test_a_second_process_is_told_that_the_run_is_being_trained(here, capsys):
+    process = command("train", "text.txt", "--out", "r", "--preset", "tiny", "--steps", "1000000")
+    process.stdout.readline()
+    process.stdout.readline()  # the first line of metrics: it is training
+    assert main(["train", "--out", "r", "--resume"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"npxl: The run r is being trained already: [^\n]+\n", err)
+    process.kill()
+    process.communicate(timeout=60)
+    assert main(["info", "r", "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["step"]
+    assert main(["train", "--out", "r", "--resume", "--steps", str(step + 1)]) == 0
+
+
 # eval
 
 
@@ -372,6 +388,20 @@ def test_audit_in_80_columns_of_any_encoding_is_whole(monkeypatch):
     number = r"\d\.\de[+-]\d\d"
     row = rf"layers\.1\.attention\.w_r +\d+/48 {number} {number} +2\.0 {number} +{number}"
     assert sum(bool(re.fullmatch(row, line.rstrip())) for line in lines) == 3
+    verdict, worst, origin = lines[-3:]
+    assert verdict == "Passed: all gradients of 3 segments are right."
+    assert re.fullmatch(rf"worst central {number}, complex {number}, direction {number}", worst)
+    assert origin.startswith("seed 0; npxl ")
+    assert f"numpy {np.__version__}, numba " in origin
+
+
+def test_audit_of_a_wrong_gradient_says_which_and_has_exit_code_1(monkeypatch, capsys):
+    monkeypatch.setattr(transformer_xl, "embedding_backward", lambda dy, tokens, d_table: None)
+    monkeypatch.setitem(npxl.audit.configuration._LARGEST, "n_layer", 1)  # sooner done
+    assert main(["audit", "--preset", "tiny", "--seed", "7"]) == 1
+    verdict, _, origin = capsys.readouterr().out.splitlines()[-3:]
+    assert verdict == "FAILED: embedding.weight."
+    assert origin.startswith("seed 7; ")
 
 
 def test_info_of_a_run(here, capsys):
