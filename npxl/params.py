@@ -34,7 +34,7 @@ class Params(Mapping[str, Array]):
     def __init__(
         self, shapes: Shapes, flat: Array | None = None, dtype: DTypeLike = np.float32
     ) -> None:
-        size = count(shapes)
+        size = n_parameters(shapes)
         if flat is None:
             flat = np.zeros(size, dtype)
         is_array = isinstance(flat, np.ndarray)
@@ -77,7 +77,7 @@ class Params(Mapping[str, Array]):
         """A copy in another precision."""
         return Params(self.shapes, self.flat.astype(dtype))
 
-    def load(self, tensors: Mapping[str, Array]) -> None:
+    def assign(self, tensors: Mapping[str, Array]) -> None:
         """Copy `tensors` into the views; NpxlError names what is missing, unknown or misshapen."""
         check_shapes({name: np.shape(tensor) for name, tensor in tensors.items()}, self.shapes)
         for name, view in self.items():
@@ -103,7 +103,7 @@ def check_shapes(shapes: Shapes, expected: Shapes) -> None:
             )
 
 
-def count(shapes: Shapes) -> int:
+def n_parameters(shapes: Shapes) -> int:
     """Number of parameters of tensors of these shapes."""
     return sum(math.prod(shape) for shape in shapes.values())
 

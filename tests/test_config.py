@@ -11,7 +11,7 @@ from support import configs
 
 from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.config import PRESETS, from_dict, preset, to_dict
-from npxl.params import count
+from npxl.params import n_parameters
 
 NOT_INTEGERS = [1.0, "3", True, math.nan]
 NOT_NUMBERS = ["0.1", None, True, math.nan, math.inf, -math.inf]
@@ -121,7 +121,7 @@ def test_an_unknown_preset_is_an_error_that_lists_the_known_ones():
     [("enwik8-base", 41_055_436), ("enwik8-large", 277_231_820)],
 )
 def test_presets_have_as_many_parameters_as_the_released_models(name, parameters):
-    assert count(TransformerXL.parameter_shapes(preset(name).model)) == parameters
+    assert n_parameters(TransformerXL.parameter_shapes(preset(name).model)) == parameters
 
 
 @given(config=configs())
@@ -130,7 +130,7 @@ def test_parameters_are_counted_by_the_closed_formula(config):
     layers = config.n_layer * (5 * width * d + 2 * d * di + di + 5 * d)
     biases = 2 * width * (config.n_layer if config.untie_r else 1)
     tables = config.vocab_size * d * (1 if config.tie_weight else 2) + config.vocab_size
-    assert count(TransformerXL.parameter_shapes(config)) == layers + biases + tables
+    assert n_parameters(TransformerXL.parameter_shapes(config)) == layers + biases + tables
 
 
 @pytest.mark.parametrize(("n_layer", "window", "reach"), [(3, 5, 12), (1, 1, 0), (4, None, None)])

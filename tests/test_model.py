@@ -168,7 +168,7 @@ def test_every_parameter_gets_a_gradient(config, seed):
 def test_a_tied_gradient_is_the_sum_of_the_two_untied(config, seed):
     tied = model_for(config, seed)
     untied = TransformerXL(dataclasses.replace(config, tie_weight=False), dtype=np.float64)
-    untied.params.load({**tied.params, "softmax.weight": tied.params["embedding.weight"]})
+    untied.params.assign({**tied.params, "softmax.weight": tied.params["embedding.weight"]})
     inputs, targets = batch(config, seed=seed)
     of_tied, of_untied = (
         model.backward(model.forward(inputs, targets, some_memory(model), MaskKey(seed)))

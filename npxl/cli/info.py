@@ -65,14 +65,14 @@ def _of_preset(name: str) -> dict[str, Any]:
 
 def _size(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
     from npxl.models.transformer_xl import TransformerXL
-    from npxl.params import count
+    from npxl.params import n_parameters
 
     shapes = TransformerXL.parameter_shapes(model)
     of_symbols = ("embedding.weight", "softmax.weight")
     others = {name: shape for name, shape in shapes.items() if name not in of_symbols}
     return {
-        "parameters": count(shapes),
-        "parameters_without_embeddings": count(others),
+        "parameters": n_parameters(shapes),
+        "parameters_without_embeddings": n_parameters(others),
         "reach": model.longest_reach(train.tgt_len),
         "reach_is_exact": model.reach_is_exact,
     }

@@ -232,8 +232,9 @@ def _by_head(x: Array, rows: slice) -> Array:
 
 def _matmul(x: Array, y: Array) -> Array:
     """x y in a contiguous array, which the kernels can then overwrite."""
-    out = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
-    return np.matmul(x, y, out=out)
+    out: Array = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
+    np.matmul(x, y, out=out)
+    return out
 
 
 def _rows(scores: Array) -> Array:

@@ -14,7 +14,7 @@ def linear_forward(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
     x [..., D], weight [E, D], bias [E]; returns y [..., E].  The backward pass needs only x.
     """
-    y = x.reshape(-1, x.shape[-1]) @ weight.T  # [n, E]
+    y: Array = x.reshape(-1, x.shape[-1]) @ weight.T  # [n, E]
     if bias is not None:
         y += bias
     return y.reshape(*x.shape[:-1], len(weight))

@@ -55,7 +55,7 @@ def model_from(
         if len(dtypes) != 1:
             raise NpxlError(f"Its tensors have the types {sorted(map(str, dtypes))}, not one type.")
         params = Params(TransformerXL.parameter_shapes(config), dtype=dtypes.pop())
-        params.load(own)
+        params.assign(own)
         return TransformerXL(config, params=params)
     except (KeyError, TypeError, NpxlError) as error:
         raise NpxlError(f"{path} holds no usable model. {error}") from error

@@ -111,6 +111,11 @@ class TransformerXL:
         Precision of parameters and all arithmetic: float32, or float64 for audits.
     params
         Parameters to use instead of new ones; held, not copied.
+
+    Raises
+    ------
+    NpxlError
+        When the seed or the precision is not as described, or `params` do not fit `config`.
     """
 
     def __init__(
@@ -236,6 +241,13 @@ class TransformerXL:
         -------
         TransformerXLForward
             nll [B, T] in nats, in reading order, and the memory for the next segment.
+
+        Raises
+        ------
+        NpxlError
+            When tokens are not whole numbers below vocab_size or their shapes do not belong
+            together, when the memory is of other streams, another model or another precision, and
+            when `embedded` or `rng` is not as described.
         """
         inputs, targets = checked_segment(inputs, targets, self.config.vocab_size)
         check_memory(memory, self.config, len(inputs), self.dtype)
@@ -271,6 +283,11 @@ class TransformerXL:
         -------
         Params
             `grads`.
+
+        Raises
+        ------
+        NpxlError
+            When `dnll` is not of the shape of nll, or `grads` not of that of the parameters.
         """
         if grads is None:
             grads = self.params.zeros_like()
@@ -298,7 +315,25 @@ class TransformerXL:
         return self.stack_backward(d_hidden, fwd.stack, grads)
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
-        """log p of every symbol after each of the inputs [B, q], [B, q, V] in nats; next memory."""
+        """log p of every symbol after each input, and the memory for the next segment.
+
+        Parameters
+        ----------
+        inputs
+            [B, q] int.
+        memory
+            Of the segments before; of any length.
+
+        Returns
+        -------
+        tuple
+            Log-probabilities [B, q, V] in nats, and the memory.
+
+        Raises
+        ------
+        NpxlError
+            When inputs or memory are wrong, as for `forward`.
+        """
         inputs = checked_tokens("inputs", inputs, self.config.vocab_size)
         check_memory(memory, self.config, len(inputs), self.dtype)
         hidden, states, _ = self.stack_forward(self.embed(inputs), memory, None)

@@ -20,7 +20,7 @@ from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
 from npxl.models import LanguageModel
 from npxl.models.files import load_model
 from npxl.models.transformer_xl import TransformerXL
-from npxl.params import count
+from npxl.params import n_parameters
 from npxl.threads import available_cores
 from npxl.training.checkpoints import (
     Checkpoint,
@@ -183,7 +183,7 @@ class Run:
     @property
     def n_parameters(self) -> int:
         """Number of parameters of the model."""
-        return count(TransformerXL.parameter_shapes(self.model_config))
+        return n_parameters(TransformerXL.parameter_shapes(self.model_config))
 
     @property
     def vocabulary(self) -> Vocabulary:
