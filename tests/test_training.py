@@ -321,6 +321,35 @@ def test_full_disk_keeps_the_last_checkpoint(tmp_path, text, whole):
     assert_same_run(finish(run.folder), whole)
 
 
+# It is alone
+
+
+def test_a_run_is_trained_by_one_at_a_time(tmp_path, text, whole):
+    class Second(Reporter):
+        def step(self, report):
+            if report.step == 30:
+                with pytest.raises(NpxlError, match=r"run is being trained already: wait"):
+                    Trainer(Run.open(run.folder)).run()
+
+    run = create(tmp_path / "run", text)
+    late = Trainer(Run.open(run.folder))
+    assert Trainer(run).run(Second())
+    with pytest.raises(NpxlError, match="trained further since it was opened"):
+        late.run()
+    assert_same_run(run, whole)
+
+
+def test_whoever_fails_does_not_keep_the_run(tmp_path, text):
+    class Crashing(Reporter):
+        def step(self, report):
+            raise Crash
+
+    run = create(tmp_path / "run", text)
+    for _ in range(2):
+        with pytest.raises(Crash):
+            Trainer(run).run(Crashing())
+
+
 # It stops when it must
 
 

@@ -15,7 +15,13 @@ from npxl.layers.dropout import MaskKey
 from npxl.signals import StopRequest
 from npxl.threads import available_cores
 from npxl.training.budget import Budget
-from npxl.training.checkpoints import Checkpoint, Evaluation, Tally, save_checkpoint
+from npxl.training.checkpoints import (
+    Checkpoint,
+    Evaluation,
+    Tally,
+    load_progress,
+    save_checkpoint,
+)
 from npxl.training.metrics import MetricsFile
 from npxl.training.optimizers import Adam, clip_scale, gradient_norm, restore
 from npxl.training.reporting import Reporter, StepReport
@@ -104,9 +110,18 @@ class Trainer:
         Diverged
             When a loss or a gradient is not finite.
         NpxlError
-            When the disk is full.  The last checkpoint stays as it was in either case.
+            When the disk is full; or the run is being trained already, or was trained further since
+            it was opened.  The last checkpoint stays as it was in all cases.
         """
-        reporter = reporter or Reporter()
+        with self._run.locked():
+            if load_progress(self._run.last) != self._saved:
+                raise NpxlError(
+                    f"The run {self._run.folder} has been trained further since it was opened: "
+                    "open it again to continue it."
+                )
+            return self._run_alone(reporter or Reporter())
+
+    def _run_alone(self, reporter: Reporter) -> bool:
         with (
             StopRequest() as stop,
             MetricsFile(self._run.metrics, self.progress) as metrics,

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +17,7 @@ from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
 from npxl.data import BUNDLED, Corpus, Vocabulary, load_corpus, vocabulary_from_dict
 from npxl.errors import NpxlError
 from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
+from npxl.locks import lock
 from npxl.models import LanguageModel
 from npxl.models.files import load_model
 from npxl.models.transformer_xl import TransformerXL
@@ -220,6 +221,25 @@ class Run:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint to continue from."""
         return load_checkpoint(self.last)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep everybody else from training the run, in this process or another.
+
+        Raises
+        ------
+        NpxlError
+            When it is being trained already.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock(self.folder / "run.json"))
+            except BlockingIOError as error:
+                raise NpxlError(
+                    f"The run {self.folder} is being trained already: wait until that has ended, "
+                    "or stop it first."
+                ) from error
+            yield
 
     def remove_leftovers(self) -> None:
         """Delete the temporary files of saves in the middle of which a process was killed."""
