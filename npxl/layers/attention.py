@@ -227,7 +227,8 @@ def _blocks(
 
 def _by_head(x: Array, rows: slice) -> Array:
     """A view of the rows of x [B, n, H, d_head] with heads in front: [H, B, rows, d_head]."""
-    return x[:, rows].transpose(2, 0, 1, 3)
+    view: Array = x[:, rows].transpose(2, 0, 1, 3)
+    return view
 
 
 def _matmul(x: Array, y: Array) -> Array:
