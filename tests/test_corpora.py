@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from npxl.data import CharacterVocabulary, WordVocabulary, load_corpus, sources
 from npxl.errors import NpxlError
 
-DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
+BESIDE = Path(__file__).parents[1] / ".." / "shared" / "data"
+DATA = Path(os.environ.get("NPXL_TEST_DATA") or BESIDE)
 KINDS = ("bytes", "characters", "words")
 
 
@@ -27,9 +28,14 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def real(name):
+    """A benchmark's text, which this repository may not contain.
+
+    It is looked for in the folder that the environment variable NPXL_TEST_DATA names, or else in
+    ../shared/data beside the repository; where it is missing, the test is skipped.
+    """
     path = DATA / name
     if not path.exists():
-        pytest.skip(f"{name} is not at {DATA}")
+        pytest.skip(f"{name} is not at {DATA}, the folder of NPXL_TEST_DATA")
     return path
 
 

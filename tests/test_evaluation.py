@@ -164,6 +164,42 @@ def test_stop_abandons_the_evaluation(n_workers):
     assert len(calls) <= 5 + n_workers
 
 
+@given(
+    st.lists(st.integers(2, 12), min_size=1, max_size=5),
+    st.fixed_dictionaries(
+        dict(
+            pre_lnorm=st.booleans(),
+            attn_window=st.none() | st.integers(1, 5),
+            initial_memory=st.sampled_from(["empty", "zeros"]),
+        )
+    ),
+    st.integers(0, 99),
+)
+def test_sentences_of_different_lengths_in_a_batch_are_as_each_alone(lengths, config, seed):
+    """Filled up on the right and masked by `dnll`: scores and gradients, whatever the filling."""
+    model = make_model(seed, **config).reconfigured(mem_len=0)
+    sentences = [text(length, seed + i) for i, length in enumerate(lengths)]
+    longest, n_scored = max(lengths), sum(lengths) - len(lengths)
+
+    expected_gradient = np.zeros_like(model.params.flat)
+    expected = []
+    for sentence in sentences:
+        fwd = model.forward(sentence[None, :-1], sentence[None, 1:], model.init_memory(1))
+        dnll = np.full_like(fwd.nll, 1 / n_scored)
+        expected_gradient += model.backward(fwd, dnll).flat
+        expected.append(fwd.nll[0])
+
+    rows = text(len(lengths) * longest, seed + 50).reshape(-1, longest)
+    for row, sentence in zip(rows, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    scored = np.arange(longest - 1) < np.array(lengths)[:, None] - 1  # [B, T]
+    fwd = model.forward(rows[:, :-1], rows[:, 1:], model.init_memory(len(rows)))
+    assert fwd.memory.length == 0
+    np.testing.assert_allclose(fwd.nll[scored], np.concatenate(expected), rtol=0, atol=1e-12)
+    gradient = model.backward(fwd, scored / n_scored).flat
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
