@@ -17,6 +17,12 @@ InitialMemory = Literal["empty", "zeros"]
 Precision = Literal["float32", "float64"]
 VocabularyKind = Literal["bytes", "characters", "words"]
 
+_LARGEST = 2**31 - 1
+"""The largest number in a configuration: sums and products of two fit where arrays are indexed."""
+
+_MOST_LAYERS = 2**16
+"""Layers whose tensors can be listed in a moment, whatever a file from elsewhere asks for."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -84,12 +90,13 @@ class ModelConfig:
     layer_norm_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_head", "d_inner"):
+        for name in ("vocab_size", "n_head", "d_model", "d_head", "d_inner"):
             _require_int(self, name, minimum=1)
+        _require_int(self, "n_layer", minimum=1, maximum=_MOST_LAYERS)
         for name in ("mem_len", "ext_len"):
             _require_int(self, name, minimum=0)
-        for name in ("attn_window", "clamp_len"):
-            _require_int(self, name, minimum=1, optional=True)
+        for name in ("attn_window", "clamp_len"):  # a query sees itself besides its memory
+            _require_int(self, name, minimum=1, maximum=_LARGEST + 1, optional=True)
         for name in ("dropout", "dropatt"):
             _require_float(self, name, minimum=0.0, below=1.0)
         _require_float(self, "init_std", minimum=0.0)
@@ -198,8 +205,8 @@ class TrainConfig:
             _require_int(self, name, minimum=1)
         for name in ("eval_interval", "log_interval"):
             _require_int(self, name, minimum=1)
-        for name in ("warmup_steps", "seed"):
-            _require_int(self, name, minimum=0)
+        _require_int(self, "warmup_steps", minimum=0)
+        _require_int(self, "seed", minimum=0, maximum=None)
         _require_int(self, "workers", minimum=1, optional=True)
         _require_float(self, "minutes", above=0.0, optional=True)
         for name in ("lr", "clip", "adam_epsilon"):
@@ -229,20 +236,35 @@ def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     return kind(**values)
 
 
-def checked_int(name: str, value: Any, minimum: int, optional: bool = False) -> Any:
+def checked_int(
+    name: str,
+    value: Any,
+    minimum: int,
+    maximum: int | None = _LARGEST,
+    optional: bool = False,
+) -> Any:
     """`value` as an int, NumPy's whole numbers included; None only if it is optional."""
     if optional and value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < minimum:
         unset = " or none" if optional else ""
         raise NpxlError(
             f"{name} is {value!r}, but it must be a whole number of at least {minimum}{unset}."
         )
+    if maximum is not None and value > maximum:
+        raise NpxlError(f"{name} is {value!r}, but it must be at most {maximum}.")
     return int(value)
 
 
-def _require_int(config: Any, name: str, minimum: int, optional: bool = False) -> None:
-    value = checked_int(name, getattr(config, name), minimum, optional)
+def _require_int(
+    config: Any,
+    name: str,
+    minimum: int,
+    maximum: int | None = _LARGEST,
+    optional: bool = False,
+) -> None:
+    value = checked_int(name, getattr(config, name), minimum, maximum, optional)
     object.__setattr__(config, name, value)  # a field of a frozen dataclass
 
 

@@ -36,7 +36,10 @@ class Params(Mapping[str, Array]):
     ) -> None:
         size = n_parameters(shapes)
         if flat is None:
-            flat = np.zeros(size, dtype)
+            try:
+                flat = np.zeros(size, dtype)
+            except ValueError as error:  # NumPy's word for more than can be addressed
+                raise MemoryError(f"for {size:,} parameters") from error
         is_array = isinstance(flat, np.ndarray)
         if not is_array or flat.shape != (size,) or not flat.flags.c_contiguous:
             raise NpxlError(

@@ -79,10 +79,12 @@ def _opened(path: str | Path) -> Iterator[Any]:
 
 def _metadata(path: str | Path, file: Any) -> dict[str, Any]:
     try:
-        metadata: dict[str, Any] = json.loads((file.metadata() or {})[_METADATA_KEY])
-        return metadata
-    except (KeyError, json.JSONDecodeError):
+        metadata = json.loads((file.metadata() or {})[_METADATA_KEY])
+    except (KeyError, json.JSONDecodeError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
         raise NpxlError(
             f"{path} is a safetensors file, but npxl did not write it: its metadata has no "
             f"{_METADATA_KEY!r} entry with a configuration."
-        ) from None
+        )
+    return metadata

@@ -261,6 +261,12 @@ def spoil_an_option(folder):
     (folder / "run.json").write_text(json.dumps(record))
 
 
+def lose_the_text(folder):
+    record = json.loads((folder / "run.json").read_text())
+    record["corpus"]["source"] = None
+    (folder / "run.json").write_text(json.dumps(record))
+
+
 def another_format(folder):
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "format": 99}))
@@ -272,6 +278,7 @@ def another_format(folder):
         (damage_json, "cannot be read as JSON"),
         (forget_the_model, "lacks 'model'"),
         (spoil_an_option, "does not describe a run"),
+        (lose_the_text, "its text, .* must be strings"),
         (another_format, "format 99"),
         (lambda folder: (folder / "run.json").unlink(), "There is no run in"),
     ],

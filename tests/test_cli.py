@@ -153,6 +153,12 @@ def test_every_field_is_a_key_of_a_file_in_its_table_or_outside(tmp_path):
         assert train == TrainConfig(minutes=2.5)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "options.toml"
+    file.write_bytes(b"\xef\xbb\xbfsteps = 7\n")
+    assert configured(None, file, {})[1].steps == 7
+
+
 def test_steps_given_replace_the_minutes_of_a_file(tmp_path):
     file = tmp_path / "options.toml"
     file.write_text("minutes = 3.0\n")
@@ -324,6 +330,22 @@ def test_generate_without_a_prompt_begins_after_a_newline(here, capsys):
     assert capsys.readouterr().out == bytes(g.token for g in drawn).decode("utf-8", "replace")
 
 
+def test_an_empty_text_is_not_the_bundled_one(here, capsys):
+    for words in (["train", ""], ["eval", "runs/small", ""]):
+        assert main(words) == 2
+        assert "no file or folder ''" in capsys.readouterr().err
+
+
+def test_generate_after_spaces_that_are_no_words_begins_after_a_newline(here, capsys):
+    assert main(["train", "text.txt", "--out", "words", "--vocabulary", "words", *SMALL]) == 0
+    capsys.readouterr()
+    texts = []
+    for prompt in ("", "\u2003 "):
+        assert main(["generate", "words", "--tokens", "9", "--prompt", prompt]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != ""
+
+
 def test_generate_names_the_symbols_that_the_vocabulary_lacks(here, capsys):
     assert main(["train", "text.txt", "--out", "c", "--vocabulary", "characters", *SMALL]) == 0
     capsys.readouterr()
@@ -445,12 +467,17 @@ def mistakes(here):
     Path("empty.txt").touch()
     Path("one.txt").write_text("a")
     Path("latin.txt").write_bytes(b"caf\xe9 " * 100)
+    Path("continued.txt").write_bytes(b"\x80" * 1000)
+    Path("endless").mkdir()
+    Path("endless/train.txt").write_text("abba cab\n" * 9)
+    Path("endless/valid.txt").write_text("a")
     Path("folder").mkdir()
     Path("folder/test.txt").write_text("text without training text\n" * 9)
     Path("untested").mkdir()
     Path("untested/train.txt").write_text("abba\n" * 9)
     Path("unknown.toml").write_text("n_layers = 3\n")
     Path("misplaced.toml").write_text("[train]\nmem_len = 3\n")
+    Path("nested.toml").write_text("steps = " + "[" * 100_000)
     Path("syntax.toml").write_text("n_layer 3\n")
     Path("wrong.toml").write_text('n_layer = "three"\n')
     Path("both.toml").write_text("steps = 3\nminutes = 2\n")
@@ -465,6 +492,12 @@ def mistakes(here):
             Path("runs", name, file).write_bytes(contents)
     shutil.copytree("runs/small", "runs/torn")
     Path("runs/torn/run.json").write_text('{"format": 1')
+    shutil.copytree("runs/small", "runs/mixed")
+    config = ModelConfig(n_layer=1, n_head=1, d_model=2, d_head=2, d_inner=2)
+    npxl.TransformerXL(config).save("runs/mixed/best.safetensors")
+    Path("runs/mixed/vocabulary.json").write_text('{"kind": "characters", "alphabet": "abc"}')
+    shutil.copytree("runs/small", "runs/nested")
+    Path("runs/nested/vocabulary.json").write_text("[" * 100_000)
     return here
 
 
@@ -481,10 +514,18 @@ def mistakes(here):
         ("train text.txt --d-model 15", "d_model is 15, but it must be even"),
         ("train text.txt --dropout 1", "dropout is 1.0"),
         ("train text.txt --lr nan", "lr is nan"),
+        ("train text.txt --n-layer 1.5", 'n-layer: "1.5" is not a whole number'),
+        ("train text.txt --attn-window 1.5", 'attn-window: "1.5" is not a whole number'),
+        ("train text.txt --attn-window 99999999999999999999", "attn_window is 9+, but .* at most"),
+        ("train text.txt --n-head 2000000000 --d-model 2000000000", "not enough memory"),
+        ("train ~nobody/text.txt", "no file or folder '~nobody/text.txt'"),
+        ("train continued.txt", "continued.txt has no characters"),
+        ("train endless --vocabulary words", "valid.txt has no characters"),
         ("train text.txt --n-layer two", "--n-layer.*two"),
         ("train text.txt --dtype float16", "float16"),
         ("train text.txt --n-layers 2", "--n-layers.*--n-layer"),
         ("train text.txt more.txt", "more.txt"),
+        ("train text.txt --preset=", "no preset ''"),
         ("train text.txt --preset huge", "'huge'.*enwik8-base"),
         ("train text.txt --vocab-size 99", "vocab_size is 99, but text.txt has 256"),
         ("train text.txt --steps 3 --minutes 2", "steps is 3 and minutes is 2"),
@@ -492,6 +533,7 @@ def mistakes(here):
         ("train text.txt --config unknown.toml", "sets 'n_layers'.*n_layer"),
         ("train text.txt --config misplaced.toml", r"table \[train\] has no such option"),
         ("train text.txt --config syntax.toml", "syntax.toml .*not TOML"),
+        ("train text.txt --config nested.toml", "nested.toml .*not TOML"),
         ("train text.txt --config wrong.toml", "n_layer is 'three'"),
         ("train text.txt --config both.toml", "only one of them"),
         ("train text.txt --out runs/small", "exists.*--resume"),
@@ -511,10 +553,18 @@ def mistakes(here):
         ("eval runs/small missing.txt", "missing.txt"),
         ("eval runs/small --mem-len -1", "mem_len is -1"),
         ("eval runs/small --tgt-len 0", "tgt_len is 0"),
+        ("eval runs/small --tgt-len 99999999999999999999", "tgt_len is 9+, but .* at most"),
+        ("eval runs/small --mem-len 99999999999999999999", "mem_len is 9+, but .* at most"),
+        ("eval runs/small --workers 1.5", "not a whole number"),
+        ("eval runs/mixed", "best.safetensors does not belong to this run"),
         ("eval runs/small --workers 0", "workers is 0"),
         ("eval runs/small --n-layer 3", "--n-layer"),
         ("generate runs/none", "no run in runs/none"),
         ("generate runs/garbage", "best.safetensors is damaged"),
+        ("generate runs/mixed --checkpoint last", "vocabulary.json does not belong to this run"),
+        ("generate runs/nested", "vocabulary.json cannot be read as JSON"),
+        ("generate runs/small --mem-len 99999999999999999999", "mem_len is 9+, but .* at most"),
+        ("generate runs/small --tokens 1.5", "not a whole number"),
         ("generate runs/small --temperature -1", "temperature is -1"),
         ("generate runs/small --top-k 0", "top_k is 0"),
         ("generate runs/small --top-p 2", "top_p is 2"),

@@ -70,6 +70,22 @@ def test_an_odd_width_is_an_error_that_says_why():
 
 
 @pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (ModelConfig, "n_layer", 10**6),
+        (ModelConfig, "d_inner", 2**31),
+        (ModelConfig, "mem_len", 10**20),
+        (ModelConfig, "attn_window", 10**20),
+        (TrainConfig, "tgt_len", 10**20),
+    ],
+)
+def test_what_no_machine_holds_is_an_error(kind, name, value):
+    with pytest.raises(NpxlError, match=rf"{name} is {value}, but it must be at most \d+\."):
+        kind(**{name: value})
+    TrainConfig(seed=10**20)
+
+
+@pytest.mark.parametrize(
     "values",
     [
         dict(mem_len=0, attn_window=1), dict(vocab_size=1), dict(dropout=0), dict(init_std=0),

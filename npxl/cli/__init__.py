@@ -10,13 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from npxl.cli.audit import audit
 from npxl.cli.bench import bench
 from npxl.cli.evaluate import evaluate
 from npxl.cli.generate import generate
 from npxl.cli.info import info
+from npxl.cli.options import converted
 from npxl.cli.output import remark
 from npxl.cli.train import train
 from npxl.errors import NpxlError
@@ -25,6 +26,7 @@ app = App(
     name="npxl",
     help="Transformer-XL in NumPy and Numba, with every gradient written by hand.",
     help_format="markdown",
+    default_parameter=Parameter(converter=converted),
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
@@ -62,7 +64,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except (NpxlError, CycloptsError) as error:
         return _fail(str(error))
     except MemoryError as error:
-        return _fail(f"There is not enough memory ({error}): choose a smaller model or batch.")
+        why = f" ({error})" if str(error) else ""
+        return _fail(f"There is not enough memory{why}: choose a smaller model, memory or batch.")
     except BrokenPipeError:
         # Whoever read our output has enough.  What Python flushes at its end must go somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +79,7 @@ def evaluate(
             style="yellow",
         )
     model = opened.model(checkpoint).reconfigured(**(reading or {}))
-    tgt_len = (segment or {}).get("tgt_len", opened.train_config.tgt_len)
+    tgt_len = replace(opened.train_config, **(segment or {})).tgt_len
     n_workers = available_cores() if workers is None else workers
     score = _score(model, scored.tokens, tgt_len, n_workers)
     values = {

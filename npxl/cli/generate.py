@@ -57,9 +57,10 @@ def generate(
             "unknown symbol instead.",
             style="yellow",
         )
+    ids = vocabulary.encode(prompt)
     drawn = generate(
         opened.model(checkpoint),
-        vocabulary.encode(prompt or "\n"),
+        ids if len(ids) else vocabulary.encode("\n"),
         tokens,
         temperature,
         top_k,
@@ -69,7 +70,7 @@ def generate(
     )
     decoder = vocabulary.decoder()
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    _write(decoder.feed(vocabulary.encode(prompt)))
+    _write(decoder.feed(ids))
     started = time.perf_counter()
     for token, _ in drawn:
         _write(decoder.feed([token]))

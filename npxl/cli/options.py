@@ -40,9 +40,9 @@ def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None =
                 hints[field.name],
                 Parameter(
                     show_default=default or shown(defaults[field.name]),
-                    converter=_convert_or_none
+                    converter=_converted_or_none
                     if type(None) in get_args(hints[field.name])
-                    else None,
+                    else converted,
                 ),
             ]
             for field in dataclasses.fields(kind)
@@ -54,9 +54,16 @@ def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None =
     return options
 
 
-def _convert_or_none(kind: Any, tokens: Sequence[Token]) -> Any:
+def converted(kind: Any, tokens: Sequence[Token]) -> Any:
+    """cyclopts's conversion, which rounds 1.5 to 2 for a whole number, without the rounding."""
+    if kind in (int, int | None) and "." in tokens[0].value:
+        raise ValueError(f'"{tokens[0].value}" is not a whole number')
+    return convert(kind, tokens)
+
+
+def _converted_or_none(kind: Any, tokens: Sequence[Token]) -> Any:
     """What cyclopts 5 does by itself, and cyclopts 4, the last one for Python 3.10, does not."""
-    return None if tokens[0].value == "none" else convert(kind, tokens)
+    return None if tokens[0].value == "none" else converted(kind, tokens)
 
 
 def shown(value: Any) -> str:
@@ -79,7 +86,7 @@ def configured(
     preset_name: str | None, file: Path | None, given: Mapping[str, Any]
 ) -> tuple[ModelConfig, TrainConfig, set[str]]:
     """Both configurations, and the names of the options that the file or the command line set."""
-    start = preset(preset_name or "default")
+    start = preset("default" if preset_name is None else preset_name)
     values = {**to_dict(start.model), **to_dict(start.train)}
     layers = [given] if file is None else [_read_toml(file), given]
     for layer in layers:
@@ -100,10 +107,10 @@ def configured(
 def _read_toml(path: Path) -> dict[str, Any]:
     """The options in a file, at its top level or in its tables [model] and [train]."""
     try:
-        contents = tomllib.loads(path.read_text("utf-8"))
+        contents = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise NpxlError(f"The file {path} of --config cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NpxlError(f"The file {path} of --config is not TOML: {error}.") from error
     layer = {}
     for key, value in contents.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,8 @@ def train(
         extra += ["--" + name.replace("_", "-") for name in given]
         trainer = Trainer(_existing_run(out, extra), steps)
     else:
-        trainer = Trainer(_new_run(corpus or "kjv", out, config, preset, given, words))
+        source = "kjv" if corpus is None else corpus
+        trainer = Trainer(_new_run(source, out, config, preset, given, words))
     return 0 if trainer.run(ConsoleReporter(Console())) else _INTERRUPTED
 
 
@@ -115,7 +117,7 @@ def _new_run(
 
 def _free_folder(source: str) -> Path:
     """runs/NAME-n, with the smallest n that nothing is called yet."""
-    name = Path(source).expanduser().resolve().stem or "run"
+    name = Path(os.path.expanduser(source)).resolve().stem or "run"
     n = 1
     while (folder := Path("runs", f"{name}-{n}")).exists():
         n += 1

@@ -143,8 +143,9 @@ def load_corpus(
 def _locate(path_or_name: str | os.PathLike[str]) -> Path:
     if isinstance(path_or_name, str) and path_or_name in BUNDLED:
         return BUNDLED[path_or_name]
-    path = Path(path_or_name).expanduser()
-    if not os.path.exists(path):  # which is False, not an error, below an unreadable folder
+    path = Path(os.path.expanduser(path_or_name))  # which leaves an unknown user's ~ as it is
+    # "" is not the working folder; below an unreadable folder, nothing exists.
+    if not os.fspath(path_or_name) or not os.path.exists(path):
         raise NpxlError(
             f"There is no file or folder {os.fspath(path_or_name)!r}, nor a bundled text of that "
             f"name: pass a path, or one of {', '.join(BUNDLED)}."
@@ -175,11 +176,17 @@ def _split(name: str, source: Source, survey: Survey, encoded: Encoded) -> Split
             "add text."
         )
     first = source.first_token(kind)
+    first_characters = count_characters(np.frombuffer(first, np.uint8))
+    if survey.n_characters == first_characters:
+        raise NpxlError(
+            f"The {name} split of {source.path} has no characters after its first token, so that "
+            "there are no bits per character: add text."
+        )
     return Split(
         tokens=tokens,
         n_bytes=survey.n_bytes,
         n_characters=survey.n_characters,
         scored_bytes=survey.n_bytes - len(first),
-        scored_characters=survey.n_characters - count_characters(np.frombuffer(first, np.uint8)),
+        scored_characters=survey.n_characters - first_characters,
         n_unknown=encoded.n_unknown[name],
     )

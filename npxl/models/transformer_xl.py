@@ -134,7 +134,7 @@ class TransformerXL:
         shapes = self.parameter_shapes(config)
         if params is None:
             params = Params(shapes, dtype=dtype)
-            initialize(params, config.init_std, checked_int("seed", seed, minimum=0))
+            initialize(params, config.init_std, checked_int("seed", seed, minimum=0, maximum=None))
         check_shapes(params.shapes, shapes)
         self.params = params
 

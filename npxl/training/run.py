@@ -151,7 +151,7 @@ class Run:
                 f"{_FORMAT}; use the version that wrote it, {record.get('npxl')}."
             )
         try:
-            return cls(
+            run = cls(
                 folder=folder,
                 model_config=from_dict(ModelConfig, record["model"]),
                 train_config=from_dict(TrainConfig, record["train"]),
@@ -165,6 +165,13 @@ class Run:
             raise NpxlError(f"{path} does not describe a run: it lacks {error}.") from error
         except (TypeError, NpxlError) as error:
             raise NpxlError(f"{path} does not describe a run. {error}") from error
+        words = (run.corpus_source, run.fingerprint, run.started, run.version, *run.command)
+        if not all(isinstance(word, str) for word in words):
+            raise NpxlError(
+                f"{path} does not describe a run: its text, time, version and command must be "
+                "strings."
+            )
+        return run
 
     @property
     def last(self) -> Path:
@@ -188,8 +195,20 @@ class Run:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What the model's tokens mean."""
-        return vocabulary_from_dict(_read_json(self.folder / "vocabulary.json"))
+        """What the model's tokens mean; NpxlError when the file is damaged or of another run."""
+        path = self.folder / "vocabulary.json"
+        try:
+            vocabulary = vocabulary_from_dict(_read_json(path))
+        except NpxlError as error:
+            raise NpxlError(f"{path} is no vocabulary. {error}") from error
+        found = vocabulary.kind, vocabulary.size
+        expected = self.train_config.vocabulary, self.model_config.vocab_size
+        if found != expected:
+            raise NpxlError(
+                f"{path} does not belong to this run: it has {found[1]} symbols in {found[0]}, but "
+                f"run.json says {expected[1]} in {expected[0]}."
+            )
+        return vocabulary
 
     @property
     def corpus(self) -> Corpus:
@@ -215,8 +234,20 @@ class Run:
         """The model with the best validation score, or the last one.
 
         Until something has been evaluated, the best is the last.
+
+        Raises
+        ------
+        NpxlError
+            When the file is damaged or of another run.
         """
-        return load_model(self.best if which == "best" and self.best.exists() else self.last)
+        path = self.best if which == "best" and self.best.exists() else self.last
+        model = load_model(path)
+        if model.config != self.model_config or model.dtype != self.train_config.dtype:
+            raise NpxlError(
+                f"{path} does not belong to this run. Its model is not the one that run.json "
+                "describes."
+            )
+        return model
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint to continue from."""
@@ -299,13 +330,13 @@ def _lasting(corpus_source: str | Path) -> str:
     """The source by a name that holds from any working folder."""
     if isinstance(corpus_source, str) and corpus_source in BUNDLED:
         return corpus_source
-    return str(Path(corpus_source).expanduser().absolute())
+    return str(Path(os.path.expanduser(corpus_source)).absolute())
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NpxlError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(values, dict):
         raise NpxlError(f"{path} holds a {type(values).__name__}, but an object was expected.")
