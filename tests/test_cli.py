@@ -610,6 +610,66 @@ def test_a_full_disk_leaves_nothing_behind(here):
     assert snapshot(here) == before
 
 
+@pytest.mark.parametrize("words", [["info"], ["train", "--help"], ["generate", "runs/small"]])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_output_that_cannot_be_written_is_one_sentence(here, words):
+    environment = {**os.environ, "PYTHONPATH": str(Path(npxl.__file__).parents[1])}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "npxl", *words], stdout=full, stderr=subprocess.PIPE,
+            env=environment, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert re.fullmatch(rb"npxl: The output cannot be written: [^\n]+\n", done.stderr)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file descriptors are inherited otherwise")
+def test_output_that_nobody_opened_is_discarded(here):
+    for closed in ((1,), (1, 2)):
+        process = command(
+            "eval", "runs/small", preexec_fn=lambda closed=closed: [os.close(fd) for fd in closed]
+        )
+        assert process.communicate(timeout=60) == (b"", b"")
+        assert process.returncode == 0
+
+
+def test_help_ends_quietly_when_nobody_reads_on():
+    process = command("train", "--help")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a working folder cannot be deleted")
+def test_a_deleted_working_folder_is_one_sentence(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["train", "--steps", "1"]) == 2
+    assert capsys.readouterr().err == (
+        "npxl: The working folder has been deleted: change to another one.\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="paths are Unicode elsewhere")
+def test_paths_need_not_be_utf8(here, capsys):
+    name = os.fsdecode(b"caf\xe9")
+    shutil.copy("text.txt", name)
+    assert main(["train", name, "--out", f"runs/{name}", *SMALL]) == 0
+    capsys.readouterr()
+    assert main(["info", f"runs/{name}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["corpus"]["source"] == str(here / name)
+
+
+@pytest.mark.parametrize("words", [["info", "--json"], ["train", "--help"], ["info", "runs/small"]])
+def test_any_encoding_will_do(here, monkeypatch, words):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    monkeypatch.setenv("COLUMNS", "20")
+    assert main(words) == 0
+    assert sys.stdout.buffer.getvalue()
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken(*arguments, **options):
         raise ZeroDivisionError

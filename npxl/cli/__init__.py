@@ -6,6 +6,8 @@ NumPy and Numba are.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -55,6 +57,11 @@ def main(words: Sequence[str] | None = None) -> int:
         can put right, said in one sentence on standard error; 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if words is None else words)
+    _prepare_output()
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return _fail("The working folder has been deleted: change to another one.")
     try:
         command, bound, ignored = app.parse_args(words, exit_on_error=False, print_error=False)
         if "words" in ignored:
@@ -67,16 +74,34 @@ def main(words: Sequence[str] | None = None) -> int:
         why = f" ({error})" if str(error) else ""
         return _fail(f"There is not enough memory{why}: choose a smaller model, memory or batch.")
     except BrokenPipeError:
-        # Whoever read our output has enough.  What Python flushes at its end must go somewhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # whoever read it has enough
+        return 0
+    except SystemExit:  # what rich makes of a broken pipe
         return 0
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        return _fail(f"{error.filename}: {error.strerror}.")
+        if error.filename is None:
+            _discard_output()
+        return _fail(f"{error.filename or 'The output cannot be written'}: {error.strerror}.")
     except KeyboardInterrupt:
         return 130
     return int(code or 0)
+
+
+def _prepare_output() -> None:
+    """Output that nobody opened is discarded; a symbol that its encoding lacks is replaced."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (open until the process ends)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _discard_output() -> None:
+    """Send what Python still flushes at its end to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str) -> int:

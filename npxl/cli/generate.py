@@ -69,7 +69,6 @@ def generate(
         mem_len,
     )
     decoder = vocabulary.decoder()
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     _write(decoder.feed(ids))
     started = time.perf_counter()
     for token, _ in drawn:

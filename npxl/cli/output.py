@@ -21,7 +21,7 @@ def remark(line: str, style: str) -> None:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """One JSON object on a line of standard output; what is not a finite number becomes null."""
-    print(json.dumps(_finite(values), allow_nan=False, ensure_ascii=False))
+    print(json.dumps(_finite(values), allow_nan=False))
 
 
 def print_table(rows: Mapping[str, Any]) -> None:

@@ -345,4 +345,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     with atomic_write(path) as file:
-        file.write(json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
+        # A path that is not UTF-8 reaches Python with its bytes escaped as surrogates.
+        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        file.write(text.encode("utf-8", "surrogatepass"))
