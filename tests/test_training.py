@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from small_runs import contents, create, finish, write_text
 import npxl.files
 from npxl import NpxlError
 from npxl.training import loop
-from npxl.training.budget import Budget
+from npxl.training.budget import Budget, TimeLeft
 from npxl.training.checkpoints import Progress
 from npxl.training.loop import Diverged, Trainer
 from npxl.training.metrics import MetricsFile, read_metrics
@@ -521,8 +522,95 @@ def test_a_console_shows_how_it_goes(tmp_path, text, terminal):
     assert f"{run.n_parameters:,} parameters on text.txt" in shown
     assert shown.count("validation: loss") == 3
     assert "Finished after 60 steps" in shown
-    assert shown.count("gradient") == (0 if terminal else 9)
+    assert f"({len(text.read_bytes()) * 9 // 10:,} bytes, vocabulary 256), in {run.folder}" in shown
+    assert "bpb" not in shown  # the same as bpc in a text that is ASCII
+    assert shown.count("|g|") == shown.count("elapsed") == (0 if terminal else 9)
     assert ("60/60" in shown) == terminal
+
+
+def test_bits_per_byte_are_shown_where_they_differ(tmp_path):
+    (tmp_path / "text.txt").write_text("é bé\n" * 400)
+    output = io.StringIO()
+    create(tmp_path / "run", tmp_path / "text.txt", steps=2)
+    finish(tmp_path / "run", ConsoleReporter(Console(file=output)))
+    assert re.search(r"[\d.]+ bpc  [\d.]+ bpb  perplexity", output.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("width", "there", "missing"),
+    [(100, "━ loss tok/s lr left", ""), (76, "loss tok/s lr left", "━"),
+     (65, "loss tok/s left", "━ lr"), (25, "left", "━ loss")],
+)  # fmt: skip
+def test_a_narrow_terminal_keeps_step_and_time_and_its_last_columns(
+    tmp_path, text, width, there, missing
+):
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=width, color_system=None)
+    create(tmp_path / "run", text, eval_interval=1000)
+    finish(tmp_path / "run", ConsoleReporter(console))
+    (line,) = {line for line in re.split(r"[\r\n]", plain(output)) if line.startswith("60/60")}
+    assert all(word in line for word in there.split())
+    assert not any(word in line for word in missing.split())
+    assert "━" not in there or len(line) == width - 3
+    assert len(line) <= width - 3
+
+
+def plain(output):
+    """What was written, without what moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.getvalue())
+
+
+def test_a_console_says_that_it_is_starting_and_that_it_is_measuring(tmp_path, text):
+    class Slow(ConsoleReporter):
+        def begin(self, run, progress):
+            super().begin(run, progress)
+            self._live.refresh()
+
+        def step(self, report):
+            super().step(report)
+            self._live.refresh()
+
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=100, color_system=None)
+    create(tmp_path / "run", text, minutes=0.01, eval_interval=10_000)
+    finish(tmp_path / "run", Slow(console))
+    lines = [line for line in re.split(r"[\r\n]", plain(output)) if "━" in line]
+    assert re.match(r"0/\?  ━+  starting", lines[0])
+    assert re.match(r"2/\?  ━+  loss .*  measuring", lines[2])
+    assert re.match(r"\d+/\d+  ━+  loss .* left", lines[-1])
+
+
+def test_the_time_left_is_that_of_the_updates_and_the_evaluations_that_are_left():
+    """A run whose updates take 2 seconds and whose evaluations take 30."""
+    for steps, interval in ((100, 20), (100, 30), (7, 50)):
+        left = TimeLeft(interval, evaluated=0, evaluation=15.0)
+        assert left.seconds(0, steps) is None
+        places = [step for step in range(1, steps + 1) if step % interval == 0 or step == steps]
+        for step in range(1, steps + 1):
+            left.add_update(50.0 if step == 1 else 2.0)
+            for evaluated in (False, True):
+                if evaluated and step in places:
+                    left.add_evaluation(step, 30.0)
+                if step > 1:
+                    after = [
+                        each for each in places if each > step or (each == step and not evaluated)
+                    ]
+                    expected = 2 * (steps - step) + 30 * len(after)
+                    assert left.seconds(step, steps) == pytest.approx(expected)
+    left = TimeLeft(None, evaluated=0, evaluation=0.0)
+    assert [left.add_update(2.0), left.add_update(2.0)] == [False, True]
+    assert left.seconds(2, 12) == 20
+
+
+def test_how_to_go_on_is_a_line_of_its_own(tmp_path, text):
+    class Stop(ConsoleReporter):
+        def step(self, report):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    output = io.StringIO()
+    folder = tmp_path / "a folder"
+    assert not Trainer(create(folder, text)).run(Stop(Console(file=output, width=40)))
+    assert output.getvalue().endswith(f"\nnpxl train --out '{folder}' --resume\n")
 
 
 def test_a_console_says_when_much_of_the_text_is_unknown(tmp_path):

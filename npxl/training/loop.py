@@ -14,7 +14,7 @@ from npxl.inference.evaluation import EvaluationStopped, bits_per_character, eva
 from npxl.layers.dropout import MaskKey
 from npxl.signals import StopRequest
 from npxl.threads import available_cores
-from npxl.training.budget import Budget
+from npxl.training.budget import Budget, evaluation_in_updates
 from npxl.training.checkpoints import (
     Checkpoint,
     Evaluation,
@@ -278,8 +278,7 @@ class Trainer:
             seconds=60 * (config.minutes or 0.0),
             # Until then kernels are compiled, and segments are cheaper: the memory is not full.
             unmeasured=2 + math.ceil(model_config.mem_len / config.tgt_len),
-            # Scoring is a forward pass, which is at most half of an update.
-            evaluation=n_scored / (config.batch_size * config.tgt_len) / 2,
+            evaluation=evaluation_in_updates(n_scored, config.batch_size * config.tgt_len),
             eval_interval=config.eval_interval,
         )
 

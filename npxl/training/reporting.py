@@ -1,27 +1,30 @@
-"""What a run says while it goes on: a live bar on a terminal, lines elsewhere."""
+"""What a run says while it goes on: live lines on a terminal, a line for each metric elsewhere."""
 
 from __future__ import annotations
 
+import shlex
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import (
-    Progress as Bar,
-)
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+from rich.text import Text
 
+from npxl.training.budget import TimeLeft, evaluation_in_updates
 from npxl.training.checkpoints import Progress
 from npxl.training.run import Run
 
 _SMOOTHING = 0.95
+
+_SHORTEST_BAR = 10
+
+_FREE_COLUMNS = 3
+"""At the end of a live line, so that it stays one line when the terminal adds ^C and a cursor."""
 
 
 @dataclass(frozen=True)
@@ -68,39 +71,37 @@ class Reporter:
 
 
 class ConsoleReporter(Reporter):
-    """Reports on a console: a live bar if it is a terminal, a line for each metric if not."""
+    """Reports on a console: live lines if it is a terminal, a line for each metric if not.
+
+    When nobody reads the console any more, because its pipe is closed, the reports end and the
+    training goes on.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = Bar(
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            expand=True,
-            speed_estimate_period=60,
-            disable=not console.is_terminal,
-        )
-        self._training: TaskID | None = None
-        self._evaluation: TaskID | None = None
+        self._lines = _Lines()
+        self._live = Live(self._lines, console=console)
+        self._left: TimeLeft | None = None
+        self._seen = 0.0  # when the last step or score was reported, by time.perf_counter
         self._loss, self._bpc, self._speed = _Smooth(), _Smooth(), _Smooth()
 
     def __enter__(self) -> ConsoleReporter:
-        self._bar.start()
+        if self._console.is_terminal:
+            self._live.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._bar.stop()
+        self._live.stop()
 
     def begin(self, run: Run, progress: Progress) -> None:
         """Say what is trained where, and how much of the text the vocabulary lacks."""
+        corpus, config = run.corpus, run.train_config
         action = f"Continuing at step {progress.step}" if progress.step else "Training"
         self._print(
-            f"{action}: {run.n_parameters:,} parameters on {run.corpus.name} "
-            f"({len(run.corpus.train):,} tokens), in {run.folder}"
+            f"{action}: {run.n_parameters:,} parameters on {corpus.name} "
+            f"({len(corpus.train):,} {corpus.vocab.kind}, vocabulary {corpus.vocab.size:,}), "
+            f"in {run.folder}"
         )
-        corpus = run.corpus
         unknown = [
             f"{split.n_unknown:,} of {len(split):,} tokens for {purpose}"
             for purpose, split in (("training", corpus.train), ("validation", corpus.valid))
@@ -111,68 +112,129 @@ class ConsoleReporter(Reporter):
                 f"{' and '.join(unknown)} are not in the vocabulary and read as the unknown "
                 "symbol; scores cannot be compared with those of a model that spells them."
             )
-        self._training = self._bar.add_task(
-            "compiling" if progress.step == 0 else "",
-            total=progress.steps,
-            completed=progress.step,
-        )
+        if corpus.valid is not None:
+            self._left = TimeLeft(
+                config.eval_interval,
+                progress.evaluated,
+                evaluation_in_updates(len(corpus.valid) - 1, config.batch_size * config.tgt_len),
+            )
+        else:
+            self._left = TimeLeft(None, 0, 0.0)
+        self._seen = time.perf_counter()
+        self._lines.training = _Line(progress.step, progress.steps, ("starting",))
 
     def step(self, report: StepReport) -> None:
         """Move the bar."""
-        if self._training is None:
+        if self._left is None:
             return
-        loss, bpc = self._loss.add(report.nll), self._bpc.add(report.bpc)
-        speed = report.tokens / self._speed.add(report.seconds)
-        self._bar.update(
-            self._training,
-            total=report.steps,
-            completed=report.step,
-            description=f"loss {loss:.3f}  {bpc:.3f} bpc  lr {report.lr:.1e}  {speed:,.0f} tok/s",
-        )
+        self._seen = time.perf_counter()
+        fields = [
+            f"loss {self._loss.add(report.nll):.3f}",
+            f"{self._bpc.add(report.bpc):.3f} bpc",
+        ]
+        if self._left.add_update(report.seconds):
+            fields.append(f"{report.tokens / self._speed.add(report.seconds):,.0f} tok/s")
+        fields.append(f"lr {report.lr:.1e}")
+        ends = None
+        if report.steps is not None:
+            left = self._left.seconds(report.step, report.steps)
+            ends = None if left is None else self._seen + left
+        self._lines.training = _Line(report.step, report.steps, tuple(fields), ends, True)
 
     def metrics(self, record: dict[str, Any]) -> None:
         """A line for an evaluation, and without a bar also for training."""
-        self._remove_evaluation()
+        self._lines.evaluation = None
+        bits = f"{record['bpc']:.4f} bpc"
         if record["split"] == "valid":
+            now = time.perf_counter()
+            if self._left is not None:
+                self._left.add_evaluation(record["step"], now - self._seen)
+            self._seen = now
+            if record["bpb"] != record["bpc"]:
+                bits += f"  {record['bpb']:.4f} bpb"
             self._print(
-                f"step {record['step']:6}  validation: loss {record['nll']:.4f}  "
-                f"{record['bpc']:.4f} bpc  {record['bpb']:.4f} bpb  "
+                f"step {record['step']:6}  validation: loss {record['nll']:.4f}  {bits}  "
                 f"perplexity {record['ppl']:.2f}{'  (best)' if record['best'] else ''}"
             )
         elif not self._console.is_terminal:
             self._print(
-                f"step {record['step']:6}  loss {record['nll']:.4f}  {record['bpc']:.4f} bpc  "
-                f"lr {record['lr']:.1e}  gradient {record['grad_norm']:.2f}  "
+                f"step {record['step']:6}  loss {record['nll']:.4f}  {bits}  "
+                f"lr {record['lr']:.1e}  |g| {record['grad_norm']:.2f}  "
                 f"{record['tokens_per_second']:,.0f} tok/s  "
-                f"{timedelta(seconds=round(record['elapsed']))}"
+                f"elapsed {timedelta(seconds=round(record['elapsed']))}"
             )
 
     def evaluating(self, done: int, total: int) -> None:
-        """Show a second bar until the result is there."""
-        if self._evaluation is None:
-            self._evaluation = self._bar.add_task("validation", total=total)
-        self._bar.update(self._evaluation, completed=done)
+        """Show a second line until the result is there."""
+        self._lines.evaluation = _Line(done, total, ("validation",))
 
     def end(self, run: Run, progress: Progress) -> None:
         """Say how it ended, and how to go on."""
-        self._remove_evaluation()
-        self._bar.stop()
+        self._lines.evaluation = None
+        self._live.stop()
         if progress.step == progress.steps:
             self._print(f"Finished after {progress.step} steps; the run is in {run.folder}")
         else:
             of = "" if progress.steps is None else f" of {progress.steps}"
             self._print(
-                f"Stopped after step {progress.step}{of}; everything is saved. Continue with: "
-                f"npxl train --out {run.folder} --resume"
+                f"Stopped after step {progress.step}{of}; everything is saved. Continue with:\n"
+                f"npxl train --out {shlex.quote(str(run.folder))} --resume"
             )
 
-    def _remove_evaluation(self) -> None:
-        if self._evaluation is not None:
-            self._bar.remove_task(self._evaluation)
-            self._evaluation = None
-
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        try:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        except BrokenPipeError:
+            self._console.quiet = True
+
+
+class _Line(NamedTuple):
+    """A live line: how much is done, and what stands beside it, the least important last."""
+
+    done: int
+    total: int | None
+    """None while it is not known."""
+    fields: tuple[str, ...]
+    ends: float | None = None
+    """When the work will be done, by time.perf_counter; None while it is not known."""
+    has_end: bool = False
+    """Whether to say when, or that this is being measured."""
+
+    def render(self, width: int) -> Iterator[RenderableType]:
+        """The line, without its least important fields where there is no room for them."""
+        head = f"{self.done}/{'?' if self.total is None else self.total}"
+        tail = []
+        if self.has_end:
+            tail.append("measuring" if self.ends is None else f"{_left(self.ends)} left")
+        fields = list(self.fields)
+        while fields and len("  ".join([head, *fields, *tail])) > width:
+            fields.pop()
+        rest = "".join("  " + text for text in (*fields, *tail))
+        yield Text(head, no_wrap=True, end="")
+        room = width - len(head) - len(rest) - 2
+        if room >= _SHORTEST_BAR:
+            yield Text("  ", end="")
+            yield ProgressBar(self.total, self.done, room)
+        yield Text(rest, no_wrap=True, end="")
+
+
+class _Lines:
+    """The training, and the evaluation while there is one."""
+
+    def __init__(self) -> None:
+        self.training: _Line | None = None
+        self.evaluation: _Line | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [line for line in (self.training, self.evaluation) if line is not None]
+        for i, line in enumerate(lines):
+            if i:
+                yield Segment.line()
+            yield from line.render(options.max_width - _FREE_COLUMNS)
+
+
+def _left(ends: float) -> timedelta:
+    return timedelta(seconds=round(max(0.0, ends - time.perf_counter())))
 
 
 class _Smooth:
