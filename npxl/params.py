@@ -67,6 +67,10 @@ class Params(Mapping[str, Array]):
     def __repr__(self) -> str:
         return f"Params({len(self)} tensors, {self.flat.size:,} numbers, {self.dtype})"
 
+    def __reduce__(self) -> tuple[type[Params], tuple[Shapes, Array]]:
+        # A copy of the vector and copies of its views would not share storage any more.
+        return Params, (self.shapes, self.flat)
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """Precision of every tensor."""

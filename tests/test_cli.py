@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -373,6 +374,18 @@ def test_generate_ends_quietly_on_ctrl_c(here):
     assert err == b""
 
 
+def test_ctrl_c_while_generate_compiles_is_no_bug(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("NPXL_CACHE_DIR", str(tmp_path / "cache"))
+    process = command("generate", "runs/small", "--tokens", "100000")
+    kernels = tmp_path / "cache" / "kernels"
+    while not list(kernels.glob("*/*/*")):  # one is compiled, and the next being compiled
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == b""
+
+
 # audit and info
 
 
@@ -633,11 +646,46 @@ def test_output_that_nobody_opened_is_discarded(here):
         assert process.returncode == 0
 
 
-def test_help_ends_quietly_when_nobody_reads_on():
-    process = command("train", "--help")
+@pytest.mark.parametrize(
+    "words",
+    ["", "--version", "train --help", "eval runs/small", "eval runs/small --json", "info",
+     "info runs/small", "generate runs/small", "audit"],
+)  # fmt: skip
+def test_a_command_ends_quietly_when_nobody_reads_on(here, words):
+    process = command(*words.split())
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=60) == 0
+
+
+def test_training_goes_on_when_nobody_reads_on(here, capsys):
+    process = command("train", "text.txt", "--out", "r", *SMALL)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0
+    assert snapshot(here / "r").keys() == snapshot(here / "runs" / "small").keys()
+    assert (here / "r/last.safetensors").read_bytes() == (
+        here / "runs/small/last.safetensors"
+    ).read_bytes()
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(here):
+    process = command("train", "missing.txt")
+    process.stderr.close()
+    assert process.wait(timeout=60) == 2
+
+
+def test_ctrl_c_of_training_that_nobody_reads_keeps_its_exit_code(here):
+    process = command("train", "text.txt", "--out", "r", "--preset", "tiny", "--steps", "1000000")
+    process.stdout.readline()
+    process.stdout.close()
+    metrics = here / "r" / "metrics.jsonl"
+    while metrics.read_bytes().count(b"\n") < 2:  # the second is printed to nobody
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 130
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a working folder cannot be deleted")

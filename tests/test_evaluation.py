@@ -68,6 +68,15 @@ def test_one_stream_is_the_plain_loop(case, seed):
     assert result.nll == pytest.approx(expected.sum() / (length - 1), abs=1e-12)
 
 
+def test_a_text_may_be_a_list_and_numbers_are_checked():
+    model, tokens = make_model(0), text(20, 0)
+    assert evaluate(model, tokens.tolist(), 4).nll == evaluate(model, tokens, 4).nll
+    assert score(model, tokens.tolist(), 4).shape == (19,)
+    for wrong in (0, 4.0, "four", 10**20):
+        with pytest.raises(NpxlError, match="tgt_len is "):
+            evaluate(model, tokens, wrong)
+
+
 @given(cases(), st.none() | st.integers(2, 9), st.integers(1, 3), st.integers(0, 99))
 def test_parallel_streams_score_every_token_as_the_plain_loop_does(case, n_streams, workers, seed):
     config, length, tgt_len = case

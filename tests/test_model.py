@@ -1,7 +1,9 @@
 """The whole model against the reference, and what its public methods promise."""
 
+import copy as copying
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -224,7 +226,7 @@ def test_calls_leave_everything_as_it_was(config, seed):
     assert_eq(fwd.memory.states, after)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.int32, np.uint64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.int32, np.uint64, ">i8"])
 def test_tokens_of_any_integer_type_are_the_same_tokens(dtype):
     model = model_for(SMALL)
     inputs, targets = batch(SMALL)
@@ -246,6 +248,35 @@ def test_tokens_may_be_lists_and_views():
     for fwd in (lists, view):
         assert_eq(fwd.nll, expected.nll)
         assert_eq(model.backward(fwd).flat, model.backward(expected).flat)
+
+
+def test_tokens_changed_after_forward_do_not_change_the_gradient():
+    model = model_for(SMALL)
+    inputs, targets = batch(SMALL)
+    forward = model.forward(inputs, targets, some_memory(model))
+    expected = model.backward(forward).flat.copy()
+    inputs[...], targets[...] = 0, 1
+    assert_eq(model.backward(forward).flat, expected)
+
+
+def test_rows_of_several_lengths_are_an_error():
+    model = model_for(SMALL)
+    rows, memory = [[1, 2], [3]], model.init_memory(2)
+    with pytest.raises(NpxlError, match="inputs must be an array"):
+        model.log_probs(rows, memory)
+    with pytest.raises(NpxlError, match="targets must be an array"):
+        model.forward([[1, 2], [3, 4]], rows, memory)
+    with pytest.raises(NpxlError, match="dnll must be an array"):
+        model.backward(model.forward([[1, 2], [3, 4]], [[1, 2], [3, 4]], memory), dnll=rows)
+
+
+@pytest.mark.parametrize(
+    "copied", [copying.copy, copying.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+)
+def test_a_copied_models_tensors_are_views_of_its_vector(copied):
+    params = copied(model_for(SMALL)).params
+    params.flat[...] = 7
+    assert all((tensor == 7).all() for tensor in params.values())
 
 
 def test_without_rng_nothing_is_dropped():

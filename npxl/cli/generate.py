@@ -47,6 +47,7 @@ def generate(
         The model with the best validation score, or the last one.
     """
     from npxl.inference import generate
+    from npxl.signals import StopRequest
     from npxl.training.run import Run
 
     opened = Run.open(run)
@@ -71,8 +72,11 @@ def generate(
     decoder = vocabulary.decoder()
     _write(decoder.feed(ids))
     started = time.perf_counter()
-    for token, _ in drawn:
-        _write(decoder.feed([token]))
+    with StopRequest() as stop:  # Ctrl-C must not end just anywhere in the compiler
+        for token, _ in drawn:
+            _write(decoder.feed([token]))
+            if stop.requested:
+                raise KeyboardInterrupt
     seconds = time.perf_counter() - started
     _write(decoder.finish() + "\n" * sys.stdout.isatty())
     remark(f"{tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} a second", style="dim")

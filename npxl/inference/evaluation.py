@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import ModelConfig, checked_int
 from npxl.data import Split
 from npxl.data.streams import require_text, segment
-from npxl.errors import NpxlError
 from npxl.models import LanguageModel, Reader
 from npxl.threads import run_parallel, shards
 
@@ -109,6 +108,7 @@ def evaluate(
     EvaluationStopped
         When `stop` returned true.
     """
+    tokens = np.asarray(tokens)
     plan = _plan(model.config, tokens, tgt_len, n_streams, n_workers)
     started = time.perf_counter()
     sums = _read(model, tokens, plan, n_workers, _sum, progress, stop)
@@ -128,6 +128,7 @@ def score(
     Entry i is −log p(tokens[i + 1] | tokens[0 … i]), as far as the memory reaches back.  Parameters
     and errors are those of `evaluate`.
     """
+    tokens = np.asarray(tokens)
     plan = _plan(model.config, tokens, tgt_len, n_streams, n_workers)
     nll = np.empty(plan.n_pairs, model.dtype)
 
@@ -175,9 +176,9 @@ def _plan(
     config: ModelConfig, tokens: Array, tgt_len: int, n_streams: int | None, n_workers: int
 ) -> _Plan:
     require_text(tokens)
-    for name, value in (("tgt_len", tgt_len), ("n_streams", n_streams), ("n_workers", n_workers)):
-        if value is not None and value < 1:
-            raise NpxlError(f"{name} is {value!r}, but it must be at least 1.")
+    tgt_len = checked_int("tgt_len", tgt_len, minimum=1)
+    n_workers = checked_int("n_workers", n_workers, minimum=1)
+    n_streams = checked_int("n_streams", n_streams, minimum=1, optional=True)
     n_pairs = len(tokens) - 1
     n_segments = n_pairs // tgt_len
     warm_up = warm_up_segments(config, tgt_len)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from npxl.config import checked_int
 from npxl.errors import NpxlError
 from npxl.models import LanguageModel, Reader
 
@@ -81,12 +82,10 @@ def generate(
             "A prompt is a row of at least one token id, but got "
             f"{ids.dtype} of shape {ids.shape}; a newline is a neutral beginning."
         )
-    if n_tokens < 0:
-        raise NpxlError(f"The number of tokens is {n_tokens}, but it must be at least 0.")
+    n_tokens = checked_int("The number of tokens", n_tokens, minimum=0, maximum=None)
+    top_k = checked_int("top_k", top_k, minimum=1, maximum=None, optional=True)
     if not 0 <= temperature < math.inf:
         raise NpxlError(f"temperature is {temperature!r}, but it must be a number of at least 0.")
-    if top_k is not None and top_k < 1:
-        raise NpxlError(f"top_k is {top_k!r}, but it must be at least 1.")
     if top_p is not None and not 0 < top_p <= 1:
         raise NpxlError(f"top_p is {top_p!r}, but it must be more than 0 and at most 1.")
     if isinstance(seed, int) and seed < 0:

@@ -16,8 +16,9 @@ Array = NDArray[Any]
 
 
 def checked_tokens(name: str, tokens: Array, vocab_size: int) -> Array:
-    """Token ids as an array [B, q] of whole numbers below vocab_size."""
-    tokens = np.asarray(tokens)
+    """Token ids below vocab_size as an array of int64 [B, q]; a copy, which a backward pass reads
+    when the caller's array may have changed."""
+    tokens = _as_array(name, tokens)
     if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
         raise NpxlError(
             f"{name} have shape {tokens.shape} and type {tokens.dtype}; they must be whole "
@@ -28,7 +29,7 @@ def checked_tokens(name: str, tokens: Array, vocab_size: int) -> Array:
             f"{name} go from {tokens.min()} to {tokens.max()}, but the vocabulary has the "
             f"symbols 0 to {vocab_size - 1}."
         )
-    return tokens
+    return tokens.astype(np.int64)
 
 
 def checked_segment(inputs: Array, targets: Array, vocab_size: int) -> tuple[Array, Array]:
@@ -80,9 +81,9 @@ def checked_cotangent(dnll: Array | None, nll: Array) -> Array:
     """dnll [B, T] in the precision of nll; that of the mean when there is none."""
     if dnll is None:
         return np.full(nll.shape, 1 / nll.size, nll.dtype)
-    if np.shape(dnll) != nll.shape:
-        raise NpxlError(f"dnll has shape {np.shape(dnll)}, but nll has {nll.shape}.")
-    dnll = np.asarray(dnll)
+    dnll = _as_array("dnll", dnll)
+    if dnll.shape != nll.shape:
+        raise NpxlError(f"dnll has shape {dnll.shape}, but nll has {nll.shape}.")
     if dnll.dtype.kind not in "fiu":
         raise NpxlError(f"dnll is of type {dnll.dtype}, but it must be real numbers.")
     return dnll.astype(nll.dtype, copy=False)
@@ -106,3 +107,10 @@ def check_grads(grads: Params, params: Params) -> None:
             f"grads are {grads.dtype}, but the model is {params.dtype}; start with "
             "model.params.zeros_like()."
         )
+
+
+def _as_array(name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of several lengths
+        raise NpxlError(f"{name} must be an array [batch, length]; NumPy says: {error}") from error
