@@ -20,7 +20,7 @@ from npxl.cli.evaluate import evaluate
 from npxl.cli.generate import generate
 from npxl.cli.info import info
 from npxl.cli.options import converted
-from npxl.cli.output import remark
+from npxl.cli.output import Console, remark
 from npxl.cli.train import train
 from npxl.errors import NpxlError
 
@@ -57,12 +57,14 @@ def main(words: Sequence[str] | None = None) -> int:
         can put right, said in one sentence on standard error; 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if words is None else words)
+    code: int | None = 0
     _prepare_output()
     try:
         os.getcwd()
     except FileNotFoundError:
         return _fail("The working folder has been deleted: change to another one.")
     try:
+        app.console = Console()
         command, bound, ignored = app.parse_args(words, exit_on_error=False, print_error=False)
         if "words" in ignored:
             bound.arguments["words"] = words
@@ -75,9 +77,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail(f"There is not enough memory{why}: choose a smaller model, memory or batch.")
     except BrokenPipeError:
         _discard_output()  # whoever read it has enough
-        return 0
-    except SystemExit:  # what rich makes of a broken pipe
-        return 0
     except OSError as error:
         if error.filename is None and error.errno != errno.ENOSPC:
             raise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cyclopts.types import NonNegativeInt
-from rich.console import Console
 
 from npxl.cli.options import PresetName, configured
+from npxl.cli.output import Console
 from npxl.errors import NpxlError
 
 

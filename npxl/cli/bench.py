@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from npxl.cli.options import AsJson, Flag
-from npxl.cli.output import print_json
+from npxl.cli.output import Console, print_json
 from npxl.errors import NpxlError
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from npxl.cli.options import AsJson, Which, options_of
-from npxl.cli.output import print_json, print_table, remark
+from npxl.cli.output import Console, print_json, print_table, remark
 from npxl.config import ModelConfig, TrainConfig
 
 if TYPE_CHECKING:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from rich.console import Console
+import rich.console
 from rich.table import Table
 from rich.text import Text
 
 from npxl.cli.options import shown
 
 
+class Console(rich.console.Console):
+    """Rich's, except that a closed pipe is an exception, as it is for `print`."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich while it handles the exception."""
+        with open(os.devnull, "wb") as nowhere:  # for what is still to be flushed
+            os.dup2(nowhere.fileno(), self.file.fileno())
+        raise
+
+
 def remark(line: str, style: str) -> None:
-    """A line on standard error."""
-    Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    """A line on standard error, if anybody reads it."""
+    console = Console(stderr=True)
+    with suppress(BrokenPipeError):
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 
 from npxl.cli.options import Flag, PresetName, configured, options_of
+from npxl.cli.output import Console
 from npxl.config import ModelConfig, TrainConfig
 from npxl.errors import NpxlError
 
