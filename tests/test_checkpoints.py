@@ -1,7 +1,8 @@
 """Checkpoints and run folders: complete, repeatable, and clear about what is wrong with them."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -146,6 +147,12 @@ def write_wrong_memory(path):
     save_checkpoint(path, replace(example(), memory=Memory(np.zeros((2, 5, 3, 6), np.float32))))
 
 
+def write_wrong_progress(path, **changes):
+    good = example()
+    progress = {**asdict(good.progress), **changes}
+    save_model(good.model, path, {"training.memory": good.memory.states}, {"progress": progress})
+
+
 def write_flat_memory(path):
     good = example()
     save_model(
@@ -165,6 +172,11 @@ def write_flat_memory(path):
         (write_without_state, "without the state of a run"),
         (write_wrong_memory, "does not fit its model"),
         (write_flat_memory, "no usable memory"),
+        (partial(write_wrong_progress, step="3"), "without the state of a run"),
+        (partial(write_wrong_progress, step=1.5), "without the state of a run"),
+        (partial(write_wrong_progress, evaluated=None), "without the state of a run"),
+        (partial(write_wrong_progress, steps=[]), "without the state of a run"),
+        (partial(write_wrong_progress, tally={"nll": "x"}), "without the state of a run"),
         (lambda path: None, "There is no file"),
     ],
 )

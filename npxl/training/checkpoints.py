@@ -136,14 +136,25 @@ def load_progress(path: str | Path) -> Progress:
 def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
     try:
         values = dict(metadata["progress"])
-        tally = Tally(**values.pop("tally"))
+        tally = Tally(**_numbers(values.pop("tally")))
         best = values.pop("best")
-        return Progress(**values, best=None if best is None else Evaluation(**best), tally=tally)
-    except (KeyError, TypeError) as error:
+        best = None if best is None else Evaluation(**_numbers(best))
+        return Progress(**_numbers(values), best=best, tally=tally)
+    except (KeyError, TypeError, ValueError) as error:
         raise NpxlError(
             f"{path} is a model without the state of a run, so that training cannot continue "
             "from it; use the run's last.safetensors."
         ) from error
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """The record itself; TypeError when a value is no number, or no whole one where it counts."""
+    for name, value in dict(record).items():
+        counts = name in ("step", "steps", "evaluated", "clipped")
+        is_unknown = name == "steps" and value is None
+        if not is_unknown and type(value) not in ((int,) if counts else (int, float)):
+            raise TypeError(f"{name} is {value!r}")
+    return record
 
 
 def _but_for_length(memory: Memory) -> tuple[Any, ...]:
