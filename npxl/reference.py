@@ -52,8 +52,11 @@ def forward(
     inputs [B, E+T] and targets [B, T] int; memory n_layer arrays [B, m, d_model].  The last T
     positions are scored.  `embedded` [B, E+T, d_model] replaces the embeddings of the inputs.
     """
-    n_memory = memory[0].shape[1]
-    n_keys = n_memory + inputs.shape[1]
+    seen = list(memory)
+    if config.attn_window is not None:  # no query looks back further than W − 1 positions
+        start = max(0, memory[0].shape[1] - (config.attn_window - 1))
+        seen = [states[:, start:] for states in memory]
+    n_keys = seen[0].shape[1] + inputs.shape[1]
     table = params["embedding.weight"]  # [V, d]
     if embedded is None:
         embedded = math.sqrt(config.d_model) * table[inputs]
@@ -66,7 +69,7 @@ def forward(
     kink = math.inf
     for n in range(config.n_layer):
         layer_inputs.append(h)
-        h, layer_kink = layer(params, config, n, h, memory[n], r, mask)
+        h, layer_kink = layer(params, config, n, h, seen[n], r, mask)
         kink = min(kink, layer_kink)
     h = mask("hidden", h)
 

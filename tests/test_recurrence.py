@@ -245,3 +245,18 @@ def test_keys_and_values_learn_from_memory_rows(pre_lnorm):
         )
         np.testing.assert_allclose(grads[name], slopes, rtol=0, atol=1e-8)
     assert not grads["layers.0.attention.w_q"].any(), "queries come from the segment alone"
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+def test_what_the_window_hides_of_the_memory_is_not_even_multiplied_by_zero(pre_lnorm):
+    config = ModelConfig(
+        vocab_size=5, n_layer=1, n_head=1, d_model=4, d_head=2, d_inner=3, mem_len=9,
+        attn_window=3, pre_lnorm=pre_lnorm,
+    )  # fmt: skip
+    model, text = model_for(config), tokens((1, 3))
+    states = np.random.default_rng(0).standard_normal((1, 1, 9, 4))
+    states[:, :, :7] = np.nan  # the first query sees itself and two cached positions
+    fwd = model.forward(text, text, Memory(states))
+    for name, gradient in model.backward(fwd).items():
+        assert np.isfinite(gradient).all(), name
+    assert np.isfinite(fwd.nll).all()

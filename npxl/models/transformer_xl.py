@@ -352,7 +352,9 @@ class TransformerXL:
         Also returns what each layer read, n_layer arrays [B, q, d]: the states to cache.
         """
         config = self.config
-        n_keys = memory.length + embedded.shape[1]
+        # The first query sees W − 1 cached positions, the others no more: those before are not read.
+        n_memory = min(memory.length, self.window(memory.length + 1) - 1)
+        n_keys = n_memory + embedded.shape[1]
         positions = sinusoid(n_keys, config.d_model, config.clamp_len, self.dtype)  # [K, d]
         if key is not None:  # one mask for all layers and streams
             shared = key.site("positions").shared()
@@ -361,7 +363,8 @@ class TransformerXL:
         states, caches = [], []
         for n, layer_memory in enumerate(memory.layers):
             states.append(h)
-            h, cache = self._layer_forward(n, h, layer_memory, positions, key)
+            seen = layer_memory[:, memory.length - n_memory :]  # [B, K − q, d]
+            h, cache = self._layer_forward(n, h, seen, positions, key)
             caches.append(cache)
         h, hidden_dropout = dropout_forward(h, config.dropout, _site(key, "hidden"))
         return h, states, StackCache(embedding_dropout, caches, hidden_dropout)
