@@ -253,7 +253,7 @@ def test_a_text_that_changed_is_noticed(tmp_path, text):
     create(tmp_path / "run", text)
     text.write_text(text.read_text().replace("cab", "cob", 1))
     run = Run.open(tmp_path / "run")
-    with pytest.raises(NpxlError, match="has changed since"):
+    with pytest.raises(NpxlError, match=r"not, or no longer, the one .*: npxl eval"):
         Trainer(run)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -196,8 +197,6 @@ def test_resume_trains_longer_and_takes_nothing_else_from_the_command(here, caps
     before = snapshot(here)
     assert main(["train", "--out", "runs/small", "--resume", "--lr", "1", "--n-layer", "3"]) == 2
     assert "--n-layer, --lr cannot be given with --resume" in capsys.readouterr().err
-    assert main(["train", "text.txt", "--out", "runs/small", "--resume"]) == 2
-    assert "CORPUS cannot be given" in capsys.readouterr().err
     assert main(["train", "--resume"]) == 2
     assert "--out" in capsys.readouterr().err
     assert snapshot(here) == before
@@ -298,6 +297,69 @@ def test_eval_counts_what_the_vocabulary_lacks(here, capsys):
     out, err = capsys.readouterr()
     assert "2 of 5 tokens are not in the run's vocabulary" in err
     assert json.loads(out)["tokens"] == 4
+
+
+def test_eval_of_a_whole_file_is_one_stretch_and_of_a_folder_file_by_file(here, capsys):
+    Path("short.txt").write_text("abba dad")
+    assert main(["eval", "runs/small", "short.txt"]) == 2  # as 5 % of it are nothing
+    capsys.readouterr()
+    model = npxl.load("runs/small/best.safetensors")
+
+    def expected(*texts):
+        scores = [evaluate(model, np.frombuffer(text, np.uint8), tgt_len=8) for text in texts]
+        n_tokens = sum(score.tokens for score in scores)
+        return n_tokens, sum(score.nll * score.tokens for score in scores) / n_tokens
+
+    def scored(*words):
+        assert main(["eval", "runs/small", *words, "--split", "all", "--json"]) == 0
+        values = json.loads(capsys.readouterr().out)
+        assert values["split"] == "all"
+        assert values["ppl"] == pytest.approx(math.exp(values["nll"]))
+        assert values["bpc"] == values["bpb"] == pytest.approx(values["nll"] / math.log(2))
+        return values["tokens"], values["nll"]
+
+    assert scored("short.txt") == pytest.approx(expected(b"abba dad"), rel=1e-6)
+    whole = Path("text.txt").read_bytes()
+    assert scored() == pytest.approx(expected(whole), rel=1e-6)
+    Path("folder").mkdir()
+    Path("folder/test.txt").write_text("a bar")
+    Path("folder/train.txt").write_text("cab dad cab")
+    assert scored("folder") == pytest.approx(expected(b"cab dad cab", b"a bar"), rel=1e-6)
+    assert main(["eval", "runs/small", "short.txt", "--split", "all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["text", "short.txt"], ["split", "all"], ["tokens", "7"],
+    ]  # fmt: skip
+
+
+def test_a_text_that_has_moved_is_wanted_and_can_be_named(here, capsys):
+    assert main(["train", "text.txt", "--out", "a run", *SMALL]) == 0
+    Path("text.txt").rename("moved.txt")
+    capsys.readouterr()
+    for words in (["eval", "a run"], ["train", "--out", "a run", "--resume"]):
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert f"not at {here / 'text.txt'} any more" in err
+        assert "npxl eval 'a run' TEXT or npxl train TEXT --out 'a run' --resume" in err
+    assert main(["eval", "a run", "moved.txt"]) == 0
+    more = ["--out", "a run", "--resume", "--steps", "40"]
+    Path("other.txt").write_text("another text " * 99)
+    assert main(["train", "other.txt", *more]) == 2
+    assert "other.txt is not, or no longer, the one" in capsys.readouterr().err
+    assert main(["train", "moved.txt", *more]) == 0
+    assert "step     40" in capsys.readouterr().out
+
+
+def test_a_text_that_has_changed_can_be_scored_as_it_is_now(here, capsys):
+    assert main(["train", "text.txt", "--out", "r", *SMALL]) == 0
+    with open("text.txt", "a") as file:
+        file.write("more")
+    capsys.readouterr()
+    for split in ("test", "all"):
+        assert main(["eval", "r", "--split", split]) == 2
+        hint = capsys.readouterr().err.rstrip().rstrip(".").split("now: ")[1]
+        assert main([*shlex.split(hint)[1:], "--split", split]) == 0
+        capsys.readouterr()
 
 
 def test_eval_of_a_diverged_model_is_valid_json_and_exit_code_1(here, capsys):

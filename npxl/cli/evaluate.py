@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from npxl.cli.output import Console, print_json, print_table, remark
 from npxl.config import ModelConfig, TrainConfig
 
 if TYPE_CHECKING:
+    from npxl.data import Split
     from npxl.inference import Score
     from npxl.models import LanguageModel
 
@@ -55,7 +57,7 @@ def evaluate(
     corpus
         Another text, which is read in the run's vocabulary; the run's own when not given.
     split
-        Part of the text: train, valid or test.
+        Part of the text: train, valid or test; all is the whole text, and of a folder every file.
     checkpoint
         The model with the best validation score, or the last one.
     workers
@@ -63,48 +65,54 @@ def evaluate(
     as_json
         Print one JSON object instead of a table.
     """
-    from npxl.data import load_corpus
+    from npxl.data import load_corpus, load_whole
     from npxl.inference.evaluation import bits_per_byte, bits_per_character, perplexity
     from npxl.threads import available_cores
     from npxl.training.run import Run
 
     opened = Run.open(run)
-    text = opened.corpus if corpus is None else load_corpus(corpus, vocab=opened.vocabulary)
-    scored = text.split(split)
-    if scored.n_unknown:
+    if split == "all":
+        scored = load_whole(opened.corpus.path if corpus is None else corpus, opened.vocabulary)
+    else:
+        text = opened.corpus if corpus is None else load_corpus(corpus, vocab=opened.vocabulary)
+        scored = [text.split(split)]
+    if n_unknown := sum(part.n_unknown for part in scored):
         remark(
-            f"{scored.n_unknown:,} of {len(scored):,} tokens are not in the run's vocabulary; each "
-            "is scored as the unknown symbol.",
+            f"{n_unknown:,} of {sum(map(len, scored)):,} tokens are not in the run's vocabulary; "
+            "each is scored as the unknown symbol.",
             style="yellow",
         )
     model = opened.model(checkpoint).reconfigured(**(reading or {}))
     tgt_len = replace(opened.train_config, **(segment or {})).tgt_len
     n_workers = available_cores() if workers is None else workers
-    score = _score(model, scored.tokens, tgt_len, n_workers)
+    score = _score(model, scored, tgt_len, n_workers)
     values = {
         "split": split,
         "tokens": score.tokens,
         "nll": score.nll,
-        "bpc": bits_per_character(score.nll, scored),
-        "bpb": bits_per_byte(score.nll, scored),
+        "bpc": bits_per_character(score.nll, *scored),
+        "bpb": bits_per_byte(score.nll, *scored),
         "ppl": perplexity(score.nll),
         "tokens_per_second": round(score.tokens_per_second, 1),
     }
     if as_json:
         print_json(values)
     else:
-        print_table({_LABELS.get(name, name): value for name, value in values.items()})
+        source = opened.corpus_source if corpus is None else corpus
+        print_table(
+            {"text": source} | {_LABELS.get(name, name): value for name, value in values.items()}
+        )
     if not math.isfinite(score.nll):
         remark("npxl: The score is not a finite number: this model has diverged.", style="red")
         return 1
     return 0
 
 
-def _score(model: LanguageModel, tokens: Any, tgt_len: int, n_workers: int) -> Score:
-    """The score, with a bar while it is computed; Ctrl-C gives up."""
+def _score(model: LanguageModel, splits: Sequence[Split], tgt_len: int, n_workers: int) -> Score:
+    """The score of all splits, each read from an empty memory, with a bar; Ctrl-C gives up."""
     from rich.progress import Progress
 
-    from npxl.inference import EvaluationStopped, evaluate
+    from npxl.inference import EvaluationStopped, Score, evaluate
     from npxl.signals import StopRequest
 
     console = Console(stderr=True)
@@ -112,13 +120,20 @@ def _score(model: LanguageModel, tokens: Any, tgt_len: int, n_workers: int) -> S
     with StopRequest() as stop, bar:
         task = bar.add_task("scoring")
         try:
-            return evaluate(
-                model,
-                tokens,
-                tgt_len,
-                n_workers=n_workers,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-                stop=lambda: stop.requested,
-            )
+            scores = [
+                evaluate(
+                    model,
+                    split.tokens,
+                    tgt_len,
+                    n_workers=n_workers,
+                    progress=lambda done, total: bar.update(task, completed=done, total=total),
+                    stop=lambda: stop.requested,
+                )
+                for split in splits
+            ]
         except EvaluationStopped:
             raise KeyboardInterrupt from None
+    n_tokens = sum(score.tokens for score in scores)
+    nll = sum(score.nll * score.tokens for score in scores) / n_tokens
+    seconds = sum(score.tokens / score.tokens_per_second for score in scores)
+    return Score(n_tokens, nll, n_tokens / seconds)

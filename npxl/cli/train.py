@@ -56,7 +56,7 @@ def train(
         when not given.
     resume
         Continue the run in --out where it stopped. Of the other options only --steps can be given
-        with it, to train for longer.
+        with it, to train for longer, and CORPUS, where the same text is now.
     config
         TOML file with options; it has precedence over the preset and yields to options given here.
     words
@@ -68,17 +68,17 @@ def train(
     given = {**(model or {}), **(training or {})}
     if resume:
         steps = given.pop("steps", None)
-        others = {"CORPUS": corpus, "--config": config, "--preset": preset}
+        others = {"--config": config, "--preset": preset}
         extra = [name for name, value in others.items() if value is not None]
         extra += ["--" + name.replace("_", "-") for name in given]
-        trainer = Trainer(_existing_run(out, extra), steps)
+        trainer = Trainer(_existing_run(out, corpus, extra), steps)
     else:
         source = "kjv" if corpus is None else corpus
         trainer = Trainer(_new_run(source, out, config, preset, given, words))
     return 0 if trainer.run(ConsoleReporter(Console())) else _INTERRUPTED
 
 
-def _existing_run(folder: Path | None, extra: Sequence[str]) -> Run:
+def _existing_run(folder: Path | None, corpus: str | None, extra: Sequence[str]) -> Run:
     from npxl.training.run import Run
 
     if folder is None:
@@ -86,9 +86,9 @@ def _existing_run(folder: Path | None, extra: Sequence[str]) -> Run:
     if extra:
         raise NpxlError(
             f"A run is resumed as it was started, so {', '.join(extra)} cannot be given with "
-            "--resume; only --steps can, to train for longer."
+            "--resume; only --steps can, to train for longer, and CORPUS, if the text has moved."
         )
-    return Run.open(folder)
+    return Run.open(folder, corpus)
 
 
 def _new_run(

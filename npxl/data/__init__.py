@@ -1,6 +1,6 @@
 """Texts as tokens: corpora, vocabularies and the streams that read them."""
 
-from npxl.data.corpora import BUNDLED, Corpus, Split, load_corpus
+from npxl.data.corpora import BUNDLED, Corpus, Split, load_corpus, load_whole
 from npxl.data.streams import Streams
 from npxl.data.vocabularies import (
     ByteVocabulary,
@@ -22,5 +22,6 @@ __all__ = [
     "Vocabulary",
     "WordVocabulary",
     "load_corpus",
+    "load_whole",
     "vocabulary_from_dict",
 ]

@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from npxl.config import VocabularyKind
 from npxl.data.encoded import Encoded, digest_of, encode, map_file
-from npxl.data.sources import PERCENT, Source, Survey, count_characters, find_sources, opened
+from npxl.data.sources import (
+    PERCENT,
+    Source,
+    Survey,
+    count_characters,
+    find_sources,
+    opened,
+    whole_file,
+)
 from npxl.data.vocabularies import ByteVocabulary, Vocabulary
 from npxl.errors import NpxlError
 
@@ -55,6 +63,8 @@ class Corpus:
     ----------
     name
         Of the bundled text, the file or the folder.
+    path
+        Of the file or the folder.
     vocab
         What the tokens mean.
     fingerprint
@@ -64,11 +74,18 @@ class Corpus:
     """
 
     name: str
+    path: Path
     vocab: Vocabulary
     fingerprint: str
     train: Split
     valid: Split | None
     test: Split | None
+
+    def __repr__(self) -> str:
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        lengths = [f"{n} {len(split):,}" for n, split in splits.items() if split is not None]
+        kind, size = self.vocab.kind, self.vocab.size
+        return f"Corpus({self.name}: {', '.join(lengths)} {kind}, vocabulary {size:,})"
 
     def split(self, name: str) -> Split:
         """The split called train, valid or test; NpxlError names those there are."""
@@ -121,23 +138,50 @@ def load_corpus(
         raise NpxlError(f"min_count is {min_count!r}, but it must be at least 1.")
     path = _locate(path_or_name)
     sources = find_sources(path, kind)
-    surveys = {split: source.survey() for split, source in sources.items()}
+    surveys, encoded = _read(sources, kind, min_count, vocab)
     digests = {split: survey.sha256 for split, survey in surveys.items()}
-    if kind == "bytes":
-        encoded = _bytes_of(sources)
-    else:
-        encoded = encode(sources, digests, kind, min_count, vocab)
-    splits = {
-        split: _split(split, sources[split], surveys[split], encoded) for split in sources
-    }
+    splits = {split: _split(split, sources[split], surveys[split], encoded) for split in sources}
     return Corpus(
         name=path_or_name if path_or_name in BUNDLED else path.resolve().name,
+        path=path,
         vocab=encoded.vocab,
         fingerprint=digest_of({"splits": digests, "vocabulary": encoded.vocab.to_dict()}),
         train=splits["train"],
         valid=splits.get("valid"),
         test=splits.get("test"),
     )
+
+
+def load_whole(path_or_name: str | os.PathLike[str], vocab: Vocabulary) -> list[Split]:
+    """Open a text whole: a file as one stretch, a folder as its files in reading order.
+
+    Parameters
+    ----------
+    path_or_name
+        As for `load_corpus`.
+    vocab
+        To read the text with.
+
+    Raises
+    ------
+    NpxlError
+        When there is no such text, it cannot be read as such tokens, or is too short to predict
+        anything.
+    """
+    path = _locate(path_or_name)
+    sources = find_sources(path, vocab.kind) if path.is_dir() else {"all": whole_file(path)}
+    surveys, encoded = _read(sources, vocab.kind, 1, vocab)
+    return [_split(name, sources[name], surveys[name], encoded) for name in sources]
+
+
+def _read(
+    sources: dict[str, Source], kind: VocabularyKind, min_count: int, vocab: Vocabulary | None
+) -> tuple[dict[str, Survey], Encoded]:
+    surveys = {split: source.survey() for split, source in sources.items()}
+    if kind == "bytes":
+        return surveys, _bytes_of(sources)
+    digests = {split: survey.sha256 for split, survey in surveys.items()}
+    return surveys, encode(sources, digests, kind, min_count, vocab)
 
 
 def _locate(path_or_name: str | os.PathLike[str]) -> Path:
@@ -163,6 +207,7 @@ def _bytes_of(sources: dict[str, Source]) -> Encoded:
 
 def _split(name: str, source: Source, survey: Survey, encoded: Encoded) -> Split:
     tokens = encoded.tokens[name]
+    what = f"The {name} split of {source.path}" if name in PERCENT else f"The text {source.path}"
     kind = encoded.vocab.kind
     if len(tokens) < 2:
         need = f"2 {kind} are needed"
@@ -171,16 +216,15 @@ def _split(name: str, source: Source, survey: Survey, encoded: Encoded) -> Split
             parts = "/".join(map(str, PERCENT.values()))
             need = f"a file that is cut {parts} needs about {n_enough} {kind}"
         raise NpxlError(
-            f"The {name} split of {source.path} is too short to predict anything: it has "
-            f"{len(tokens)} token{'s' * (len(tokens) != 1)} in {survey.n_bytes} bytes, but {need}; "
-            "add text."
+            f"{what} is too short to predict anything: it has {len(tokens)} "
+            f"token{'s' * (len(tokens) != 1)} in {survey.n_bytes} bytes, but {need}; add text."
         )
     first = source.first_token(kind)
     first_characters = count_characters(np.frombuffer(first, np.uint8))
     if survey.n_characters == first_characters:
         raise NpxlError(
-            f"The {name} split of {source.path} has no characters after its first token, so that "
-            "there are no bits per character: add text."
+            f"{what} has no characters after its first token, so that there are no bits per "
+            "character: add text."
         )
     return Split(
         tokens=tokens,

@@ -151,8 +151,8 @@ def find_sources(path: Path, kind: VocabularyKind) -> dict[str, Source]:
         When there is nothing to read, no training text, or two files for one split.
     """
     if path.is_dir():
-        return {name: _whole_file(file) for name, file in _files_of_splits(path).items()}
-    whole = _whole_file(path)
+        return {name: whole_file(file) for name, file in _files_of_splits(path).items()}
+    whole = whole_file(path)
     until_valid = PERCENT["train"]
     until_test = until_valid + PERCENT["valid"]
     middle = _move_back(path, whole.stop * until_valid // 100, 0, kind)
@@ -183,7 +183,8 @@ def count_characters(utf8: npt.NDArray[np.uint8]) -> int:
     return int(np.count_nonzero(utf8.view(np.int8) >= -64))
 
 
-def _whole_file(path: Path) -> Source:
+def whole_file(path: Path) -> Source:
+    """All of a file; NpxlError when it cannot be read or is empty."""
     if not path.is_file():
         raise NpxlError(f"{path} is neither a file nor a folder: pass a text file or a folder.")
     with opened(path) as file:

@@ -51,14 +51,16 @@ class Score:
     tokens_per_second: float
 
 
-def bits_per_character(nll: float, split: Split) -> float:
-    """Nats a token as bits a character of the split's original text, after its first token."""
-    return nll / math.log(2) * (len(split) - 1) / split.scored_characters
+def bits_per_character(nll: float, *splits: Split) -> float:
+    """Nats a token of all the splits as bits a character of their text, after the first tokens."""
+    n_tokens = sum(len(split) - 1 for split in splits)
+    return nll / math.log(2) * n_tokens / sum(split.scored_characters for split in splits)
 
 
-def bits_per_byte(nll: float, split: Split) -> float:
-    """Nats a token as bits a byte of the split's original text, after its first token."""
-    return nll / math.log(2) * (len(split) - 1) / split.scored_bytes
+def bits_per_byte(nll: float, *splits: Split) -> float:
+    """Nats a token of all the splits as bits a byte of their text, after the first tokens."""
+    n_tokens = sum(len(split) - 1 for split in splits)
+    return nll / math.log(2) * n_tokens / sum(split.scored_bytes for split in splits)
 
 
 def perplexity(nll: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -135,8 +136,11 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: str | Path) -> Run:
-        """The run in a folder; NpxlError when there is none or its description is damaged."""
+    def open(cls, folder: str | Path, corpus_source: str | Path | None = None) -> Run:
+        """The run in a folder, and where its text is now if it has moved.
+
+        Raises NpxlError when there is no run or its description is damaged.
+        """
         folder = Path(folder)
         path = folder / "run.json"
         if not path.is_file():
@@ -171,6 +175,8 @@ class Run:
                 f"{path} does not describe a run: its text, time, version and command must be "
                 "strings."
             )
+        if corpus_source is not None:
+            run.corpus_source = _lasting(corpus_source)
         return run
 
     @property
@@ -221,11 +227,19 @@ class Run:
         """
         if self._corpus is None:
             config = self.train_config
-            corpus = load_corpus(self.corpus_source, config.vocabulary, config.min_count)
+            source, folder = self.corpus_source, self.folder
+            if source not in BUNDLED and not os.path.exists(source):
+                raise NpxlError(
+                    f"The run {folder} wants the text that it was started on, which is not at "
+                    f"{source} any more: put it back, or say where it is, as in npxl eval "
+                    f"{_quoted(folder)} TEXT or npxl train TEXT --out {_quoted(folder)} --resume."
+                )
+            corpus = load_corpus(source, config.vocabulary, config.min_count)
             if corpus.fingerprint != self.fingerprint:
                 raise NpxlError(
-                    f"The text {self.corpus_source} has changed since the run {self.folder} was "
-                    "started on it: put the old text back, or start a new run."
+                    f"The text {source} is not, or no longer, the one that the run {folder} was "
+                    "started on: put that back, or start a new run. To score the text as it is "
+                    f"now: npxl eval {_quoted(folder)} {_quoted(source)}."
                 )
             self._corpus = corpus
         return self._corpus
@@ -331,6 +345,10 @@ def _lasting(corpus_source: str | Path) -> str:
     if isinstance(corpus_source, str) and corpus_source in BUNDLED:
         return corpus_source
     return str(Path(os.path.expanduser(corpus_source)).absolute())
+
+
+def _quoted(path: str | Path) -> str:
+    return shlex.quote(str(path))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
