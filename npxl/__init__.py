@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from npxl.versions import installed_version
+
 # For type checkers, which do not run `__getattr__`; a test holds it against `_HOMES`.
 if TYPE_CHECKING:
     from npxl.audit.gradients import gradcheck as gradcheck
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from npxl.params import Params as Params
 
     load = load_model
+    __version__: str
 
 # Loaded on first use: asking the command line for help needs neither numba nor NumPy.
 _HOMES = {
@@ -43,6 +46,8 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return installed_version("npxl")
     if name not in _HOMES:
         raise AttributeError(f"module 'npxl' has no attribute {name!r}")
     module, attribute = _HOMES[name]
@@ -52,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

@@ -409,7 +409,7 @@ def test_generate_after_spaces_that_are_no_words_begins_after_a_newline(here, ca
     assert texts[0] == texts[1] != ""
 
 
-def test_generate_names_the_symbols_that_the_vocabulary_lacks(here, capsys):
+def test_generate_names_the_symbols_that_the_vocabulary_lacks(here, capsys, monkeypatch):
     assert main(["train", "text.txt", "--out", "c", "--vocabulary", "characters", *SMALL]) == 0
     capsys.readouterr()
     assert main(["generate", "c", "--prompt", "abXYX", "--tokens", "9"]) == 0
@@ -417,6 +417,14 @@ def test_generate_names_the_symbols_that_the_vocabulary_lacks(here, capsys):
     assert out.startswith("ab\ufffd\ufffd\ufffd")
     assert "lacks 'X', 'Y';" in err
     assert len(out) == 5 + 9
+    assert main(["generate", "c", "--prompt", "日本\t\u200b", "--tokens", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "\ufffd" * 4
+    assert err.startswith(r"The run's vocabulary lacks '日', '本', '\t', '\u200b';")
+    assert err.count("\n") == 1  # and no speed
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    _, err = command("generate", "c", "--prompt", "日", "--tokens", "0").communicate(timeout=60)
+    assert err.startswith(rb"The run's vocabulary lacks '\u65e5';")
 
 
 def test_generate_streams_and_ends_quietly_when_nobody_reads_on(here):

@@ -77,6 +77,11 @@ def test_a_missing_file_is_an_error(path):
         npxl.load(path)
 
 
+def test_a_folder_is_an_error_that_names_the_file_of_a_run(tmp_path):
+    with pytest.raises(NpxlError, match=rf"{tmp_path} is a folder.*best\.safetensors"):
+        npxl.load(tmp_path)
+
+
 @pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
 def test_a_truncated_file_is_an_error(path, kept):
     TransformerXL(SMALL).save(path)

@@ -54,7 +54,7 @@ def generate(
     vocabulary = opened.vocabulary
     if unknown := vocabulary.unknown(prompt):
         remark(
-            f"The run's vocabulary lacks {', '.join(map(ascii, unknown))}; the model reads the "
+            f"The run's vocabulary lacks {', '.join(map(repr, unknown))}; the model reads the "
             "unknown symbol instead.",
             style="yellow",
         )
@@ -79,7 +79,9 @@ def generate(
                 raise KeyboardInterrupt
     seconds = time.perf_counter() - started
     _write(decoder.finish() + "\n" * sys.stdout.isatty())
-    remark(f"{tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} a second", style="dim")
+    if tokens:
+        speed = f"{tokens / seconds:,.0f} a second"
+        remark(f"{tokens:,} tokens in {seconds:.1f} s, {speed}", style="dim")
 
 
 def _write(text: str) -> None:

@@ -35,6 +35,11 @@ def save_model(
 
 def load_model(path: str | Path) -> TransformerXL:
     """The model in a file that `save_model` wrote; NpxlError says what is wrong with the file."""
+    if Path(path).is_dir():
+        raise NpxlError(
+            f"{path} is a folder, but a model's file was expected: of a run, load "
+            f"{Path(path, 'best.safetensors')}."
+        )
     return model_from(path, *read_tensors(path))
 
 

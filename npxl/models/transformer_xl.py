@@ -81,7 +81,7 @@ class StackCache(NamedTuple):
     hidden_dropout: DropoutCache | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransformerXLForward:
     """One segment's scores, the memory for the next one, and what `backward` needs."""
 
@@ -90,6 +90,11 @@ class TransformerXLForward:
     inputs: Array  # [B, q]
     stack: StackCache
     softmax: SoftmaxCache
+
+    def __repr__(self) -> str:
+        shape, mean = list(self.nll.shape), self.nll.mean()
+        memory = f"memory of {self.memory.length}"
+        return f"TransformerXLForward(nll {shape}, mean {mean:.4g} nats, {memory})"
 
     @property
     def active(self) -> list[Array]:
