@@ -12,7 +12,8 @@ class StopRequest:
     """Ctrl-C and SIGTERM as a flag; a context manager.
 
     After the first signal the handlers from before are back, so that a second one is not held back.
-    Signals reach the main thread only; in another, nothing changes.
+    A signal that is ignored, as in the background of some shells, stays so.  Signals reach the main
+    thread only; in another, nothing changes.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,8 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) == signal.SIG_IGN:
+                    continue
                 self._handlers[number] = signal.signal(number, self._request)
         return self
 

@@ -366,6 +366,19 @@ def test_a_loss_that_is_not_finite_stops_it_before_the_update(tmp_path, text, ca
     assert capfd.readouterr().err == ""  # one clear sentence, no warnings beside it
 
 
+def test_a_state_is_saved_when_its_loss_has_proved_finite(tmp_path, text):
+    """However often it saves: the update that ruins the parameters is not in the checkpoint."""
+    run = create(
+        tmp_path / "run", text, lr=1e30, warmup_steps=0, eval_interval=50, save_interval=0.0
+    )
+    with pytest.raises(Diverged):
+        Trainer(run).run()
+    model = run.model("last")
+    tokens = run.corpus.train.tokens[None, :9].astype(int)
+    fwd = model.forward(tokens[:, :-1], tokens[:, 1:], model.init_memory(1))
+    assert np.isfinite(fwd.nll).all()
+
+
 def test_a_validation_loss_that_is_not_finite_stops_it(tmp_path, text):
     run = create(
         tmp_path / "run", text, lr=1e30, warmup_steps=0, eval_interval=1, save_interval=1e6

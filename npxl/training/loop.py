@@ -12,6 +12,7 @@ from npxl.data import Streams
 from npxl.errors import NpxlError
 from npxl.inference.evaluation import EvaluationStopped, bits_per_character, evaluate
 from npxl.layers.dropout import MaskKey
+from npxl.memory import Memory
 from npxl.signals import StopRequest
 from npxl.threads import available_cores
 from npxl.training.budget import Budget, evaluation_in_updates
@@ -146,9 +147,7 @@ class Trainer:
                     record["elapsed"] = round(time.perf_counter() - started, 3)
                     metrics.append(record)
                     reporter.metrics(record)
-                if self.progress.evaluated != self._saved.evaluated or (
-                    time.perf_counter() >= self._next_save
-                ):
+                if self.progress.evaluated != self._saved.evaluated:
                     self._save_if_changed()
             self._save_if_changed()
             reporter.end(self._run, self.progress)
@@ -167,10 +166,14 @@ class Trainer:
         started = time.perf_counter()
         step = progress.step + 1
         batch = self._streams.batch(progress.step * config.tgt_len)
+        # Saved between the gradient and the update, a state has proved to have a finite loss.
+        memory = self._workers.memory if started >= self._next_save else None
         result = self._workers.step(*batch, MaskKey(config.seed, step))
         norm = gradient_norm(result.gradient.flat)
         self._require_finite("loss", result.nll, step)
         self._require_finite("norm of the gradient", norm, step)
+        if memory is not None:
+            self._save_if_changed(memory)
         lr = learning_rate(step, config, progress.steps)
         scale = clip_scale(norm, config.clip)
         self._optimizer.update(self._model.params.flat, result.gradient.flat, lr, scale)
@@ -257,12 +260,17 @@ class Trainer:
         self._tokens, self._seconds = 0, 0.0
         return record
 
-    def _save_if_changed(self) -> None:
+    def _save_if_changed(self, memory: Memory | None = None) -> None:
         started = time.perf_counter()
         if self.progress != self._saved:
             save_checkpoint(
                 self._run.last,
-                Checkpoint(self._model, self._optimizer.state, self._workers.memory, self.progress),
+                Checkpoint(
+                    self._model,
+                    self._optimizer.state,
+                    self._workers.memory if memory is None else memory,
+                    self.progress,
+                ),
             )
             self._saved = self.progress
         ended = time.perf_counter()
