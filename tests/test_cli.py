@@ -534,6 +534,12 @@ def test_info_of_a_run(here, capsys):
 
 
 def test_info_of_presets(capsys):
+    lines = out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    assert {"model", "training"} < set(lines)
+    (best,) = [line for line in lines if line.startswith("best score")]
+    assert len(best) > 80  # whole, though a terminal would have 80 columns
+    assert best.endswith(f"step {values['best']['step']})")
     assert main(["info"]) == 0
     assert re.findall(r"^([a-z]\S+)", capsys.readouterr().out, re.MULTILINE) == list(PRESETS)
     assert main(["info", "--json"]) == 0

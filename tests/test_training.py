@@ -101,7 +101,7 @@ def test_the_best_model_is_the_one_with_the_best_score(whole):
     assert [record["step"] for record in evaluations] == [20, 40, 60]
     lowest = min(evaluations, key=lambda record: record["nll"])
     best = whole.checkpoint().progress.best
-    assert (best.step, best.nll) == (lowest["step"], lowest["nll"])
+    assert (best.step, best.nll) == (lowest["step"], pytest.approx(lowest["nll"], rel=1e-5))
     score = loop.evaluate(whole.model(), whole.corpus.valid.tokens, tgt_len=8, n_workers=2)
     assert score.nll == best.nll
 
@@ -112,7 +112,7 @@ def test_metrics_are_means_over_the_steps_since_the_last_line(whole):
     assert records[0]["lr"] == pytest.approx(5e-3 * 7 / 10)
     assert records[-1]["lr"] == pytest.approx(5e-5)
     for record in records:
-        assert record["bpc"] == pytest.approx(record["nll"] / math.log(2))
+        assert record["bpc"] == pytest.approx(record["nll"] / math.log(2), rel=1e-5)
         assert 0 <= record["clipped"] <= 1
         assert record["grad_norm"] > 0
         assert record["tokens_per_second"] > 0
@@ -513,6 +513,15 @@ def test_metrics_after_the_checkpoint_are_cut_off(tmp_path, progress, kept, elap
         assert metrics.elapsed == elapsed
         metrics.append({"new": 1})
     assert path.read_bytes() == b"".join(lines[:kept]) + b'{"new": 1}\n'
+
+
+def test_a_line_of_metrics_is_short_and_begins_with_when(whole):
+    for line in whole.metrics.read_text().splitlines():
+        names = list(json.loads(line))
+        assert names[:3] == ["step", "elapsed", "split"]
+        assert len(names) == len(set(names)) == len(re.findall(r'"\w+": ', line))
+        for number in re.findall(r"[\d.]*\.[\d.]*", line):
+            assert len(number.replace(".", "").lstrip("0")) <= 6
 
 
 @pytest.mark.parametrize("torn", [b'{"split": "train", "st', b'{"split": "train"}', b"\0\0\0\n"])

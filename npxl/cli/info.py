@@ -49,7 +49,7 @@ def info(
     if as_json:
         print_json(values)
     else:
-        print_table(_rows(values))
+        print_table(_rows(values), model=values["model"], training=values["train"])
 
 
 def _of_preset(name: str) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def _size(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
 
 
 def _rows(values: dict[str, Any]) -> dict[str, Any]:
-    """The same for people: one row for each value."""
+    """What is above the configuration, for people."""
     head = _run_rows(values) if "run" in values else {n: values[n] for n in ("preset", "summary")}
     size = {
         "parameters": values["parameters"],
         "without embeddings": values["parameters_without_embeddings"],
         "reach": f"{'' if values['reach_is_exact'] else 'at most '}{values['reach']:,} tokens",
     }
-    return {**head, **size, " ": "", **values["model"], "  ": "", **values["train"]}
+    return {**head, **size}
 
 
 def _run_rows(values: dict[str, Any]) -> dict[str, Any]:

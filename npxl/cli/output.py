@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 import rich.console
-from rich.table import Table
 from rich.text import Text
 
 from npxl.cli.options import shown
@@ -38,14 +37,19 @@ def print_json(values: Mapping[str, Any]) -> None:
     print(json.dumps(_finite(values), allow_nan=False))
 
 
-def print_table(rows: Mapping[str, Any]) -> None:
-    """Two columns on standard output."""
-    table = Table.grid(padding=(0, 3))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(Text(name), Text(_formatted(value)))
-    Console().print(table)
+def print_table(rows: Mapping[str, Any], **blocks: Mapping[str, Any]) -> None:
+    """Two columns on standard output; more rows below, under a heading for each block.
+
+    A row is a line, whatever the width, so that what is found by grep is whole.
+    """
+    console = Console()
+    width = max(len(name) for block in (rows, *blocks.values()) for name in block)
+    for heading, block in {"": rows, **blocks}.items():
+        if heading:
+            console.print(f"\n{heading}", style="bold underline")
+        for name, value in block.items():
+            line = Text.assemble((name.ljust(width), "bold"), "   ", _formatted(value))
+            console.print(line, soft_wrap=True)
 
 
 def _formatted(value: Any) -> str:

@@ -144,7 +144,8 @@ class Trainer:
                         self._fix_steps(budget, report)
                     record = self._line_of_metrics(report)
                 if record is not None:
-                    record["elapsed"] = round(time.perf_counter() - started, 3)
+                    elapsed = round(time.perf_counter() - started, 3)
+                    record = {"step": self.progress.step, "elapsed": elapsed, **record}
                     metrics.append(record)
                     reporter.metrics(record)
                 if self.progress.evaluated != self._saved.evaluated:
@@ -248,7 +249,6 @@ class Trainer:
         nll = tally.nll / tally.steps
         record = {
             "split": "train",
-            "step": progress.step,
             "nll": nll,
             "bpc": bits_per_character(nll, self._run.corpus.train),
             "lr": last.lr,

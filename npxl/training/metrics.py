@@ -9,6 +9,9 @@ from typing import Any
 from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
 from npxl.training.checkpoints import Progress
 
+_DIGITS = 6
+"""Of numbers that are not whole."""
+
 
 class MetricsFile:
     """metrics.jsonl, open for appending; a context manager.
@@ -41,7 +44,11 @@ class MetricsFile:
         self._file.close()
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one line, visible to readers at once; NpxlError when the disk is full."""
+        """Add one line, visible to readers at once, with numbers that are short enough to read.
+
+        Raises NpxlError when the disk is full.
+        """
+        record = {name: _rounded(value) for name, value in record.items()}
         with full_disk_is_an_error_of_the_user(self._path.parent):
             self._file.write(json.dumps(record).encode() + b"\n")
             self._file.flush()
@@ -70,6 +77,10 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The complete lines of a metrics file, also while a run appends to it."""
     lines = Path(path).read_bytes().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
 def _comes_after(record: dict[str, Any], progress: Progress) -> bool:
