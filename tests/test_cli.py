@@ -204,12 +204,15 @@ def test_resume_trains_longer_and_takes_nothing_else_from_the_command(here, caps
     assert "step     40" in capsys.readouterr().out
 
 
-def test_one_repeated_byte_is_learned(here, capsys):
-    Path("a.txt").write_text("a" * 4000)
-    assert main(["train", "a.txt", "--out", "a", "--preset", "tiny", "--steps", "100"]) == 0
-    capsys.readouterr()
-    assert main(["eval", "a", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["nll"] < 0.05
+def test_one_repeated_symbol_is_refused(here, capsys):
+    Path("a.txt").write_text("a" * 3_000_000)
+    for vocabulary in ("bytes", "characters"):
+        assert main(["train", "a.txt", "--out", "a", "--vocabulary", vocabulary]) == 2
+        assert "is 'a' 2,700,000 times" in capsys.readouterr().err
+        assert not Path("a").exists()
+    # One other symbol, however late, makes a text of it.
+    Path("a.txt").write_text("a" * 2_699_999 + "b" + "a" * 300_000)
+    assert main(["train", "a.txt", "--out", "a", "--preset", "tiny", "--steps", "1"]) == 0
 
 
 def test_ctrl_c_saves_and_the_run_can_be_resumed(here, capsys):
@@ -531,15 +534,15 @@ def test_info_of_a_run(here, capsys):
     assert f"{values['parameters']:,}" in out
     assert "30 of 30" in out
     assert "at most 30 tokens" in out
-
-
-def test_info_of_presets(capsys):
     lines = out.splitlines()
     assert all(line == line.rstrip() for line in lines)
     assert {"model", "training"} < set(lines)
     (best,) = [line for line in lines if line.startswith("best score")]
     assert len(best) > 80  # whole, though a terminal would have 80 columns
     assert best.endswith(f"step {values['best']['step']})")
+
+
+def test_info_of_presets(capsys):
     assert main(["info"]) == 0
     assert re.findall(r"^([a-z]\S+)", capsys.readouterr().out, re.MULTILINE) == list(PRESETS)
     assert main(["info", "--json"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from npxl.cache import cache_folder
 # Full fastmath would let the compiler assume that no −inf or NaN occurs; these four do not.
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
+_ROOM_FOR_KERNELS = 2**24
+"""Bytes that have to be free: several times what all kernels take."""
+
 
 def _cache_folder() -> Path | None:
     """Where compiled kernels are kept; None, with a warning, when nothing can be written there.
@@ -27,13 +31,13 @@ def _cache_folder() -> Path | None:
     folder = cache_folder() / "kernels" / hashlib.sha256(sources).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
+        if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM_FOR_KERNELS:
             return folder
     except OSError:
         pass
     warnings.warn(
-        f"npxl cannot write to {folder}, so its kernels are compiled anew every time it starts; "
-        "set NPXL_CACHE_DIR to a folder that it may write to.",
+        f"npxl cannot write to {folder}, or there is no room, so its kernels are compiled anew "
+        "every time it starts; set NPXL_CACHE_DIR to a folder that it can write to.",
         RuntimeWarning,
         stacklevel=2,
     )

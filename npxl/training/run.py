@@ -112,6 +112,7 @@ class Run:
                 "choose another folder with --out."
             )
         corpus = load_corpus(corpus_source, train_config.vocabulary, train_config.min_count)
+        _require_two_symbols(corpus)
         run = cls(
             folder=folder,
             model_config=replace(model_config, vocab_size=corpus.vocab.size),
@@ -338,6 +339,18 @@ def _errors_of_the_user(folder: Path) -> Iterator[None]:
         raise NpxlError(
             f"No run can be made in {folder} ({error.strerror}): choose another folder with --out."
         ) from error
+
+
+def _require_two_symbols(corpus: Corpus) -> None:
+    """NpxlError when the training text is one symbol again and again."""
+    tokens = corpus.split("train").tokens
+    pieces = (tokens[start : start + 2**20] for start in range(0, len(tokens), 2**20))
+    if all((piece == tokens[0]).all() for piece in pieces):
+        symbol = corpus.vocab.decode(tokens[:1])
+        raise NpxlError(
+            f"The training text of {corpus.name} is {symbol!r} {len(tokens):,} times, from which "
+            "there is nothing to learn: pass a text with at least two different tokens."
+        )
 
 
 def _lasting(corpus_source: str | Path) -> str:
