@@ -319,6 +319,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, text, change):
     assert str(run.last) in str(error.value)
 
 
+def test_a_run_with_the_checkpoint_of_another_is_not_described(tmp_path, text):
+    run = create(tmp_path / "run", text)
+    run.last.write_bytes(create(tmp_path / "other", text, model={"d_inner": 20}).last.read_bytes())
+    with pytest.raises(NpxlError, match=r"last\.safetensors does not belong to this run"):
+        run.describe()
+
+
 def test_a_checkpoint_without_a_moment_is_refused(tmp_path, text):
     run = create(tmp_path / "run", text)
     checkpoint = run.checkpoint()

@@ -23,6 +23,7 @@ from npxl.models import LanguageModel
 from npxl.models.files import load_model
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import n_parameters
+from npxl.tensor_files import read_metadata
 from npxl.threads import available_cores
 from npxl.training.checkpoints import (
     Checkpoint,
@@ -257,11 +258,8 @@ class Run:
         """
         path = self.best if which == "best" and self.best.exists() else self.last
         model = load_model(path)
-        if model.config != self.model_config or model.dtype != self.train_config.dtype:
-            raise NpxlError(
-                f"{path} does not belong to this run. Its model is not the one that run.json "
-                "describes."
-            )
+        self._require_own(path, model.config == self.model_config)
+        self._require_own(path, model.dtype == self.train_config.dtype)
         return model
 
     def checkpoint(self) -> Checkpoint:
@@ -295,6 +293,8 @@ class Run:
     def describe(self) -> dict[str, Any]:
         """Everything known about the run, as plain JSON values: what `npxl info` shows."""
         progress = load_progress(self.last)
+        config = read_metadata(self.last).get("config")
+        self._require_own(self.last, config == to_dict(self.model_config))
         return {
             "run": str(self.folder),
             "parameters": self.n_parameters,
@@ -303,6 +303,13 @@ class Run:
             "best": None if progress.best is None else asdict(progress.best),
             **self._record(),
         }
+
+    def _require_own(self, path: Path, is_own: bool) -> None:
+        if not is_own:
+            raise NpxlError(
+                f"{path} does not belong to this run. Its model is not the one that run.json "
+                "describes."
+            )
 
     def _record(self) -> dict[str, Any]:
         """What run.json holds, `format` apart."""
