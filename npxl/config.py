@@ -7,7 +7,7 @@ their documentation is the help text.  Names are those of the paper's code.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, get_args
 
@@ -22,6 +22,10 @@ _LARGEST = 2**31 - 1
 
 _MOST_LAYERS = 2**16
 """Layers whose tensors can be listed in a moment, whatever a file from elsewhere asks for."""
+
+
+_ABOUT_TEXT = {"about": "text"}
+"""Of options that say how the text is read, rather than how a model is trained."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +201,8 @@ class TrainConfig:
     seed: int = 0
     workers: int | None = None
     dtype: Precision = "float32"
-    vocabulary: VocabularyKind = "bytes"
-    min_count: int = 1
+    vocabulary: VocabularyKind = field(default="bytes", metadata=_ABOUT_TEXT)
+    min_count: int = field(default=1, metadata=_ABOUT_TEXT)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "tgt_len", "steps", "min_count"):

@@ -114,7 +114,22 @@ def test_help_lists_the_commands_and_eval_the_options_for_reading(capsys, monkey
 
 def test_version(capsys):
     assert main(["--version"]) == 0
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+    assert capsys.readouterr().out == f"npxl {npxl.__version__}\n"
+
+
+def test_help_names_the_arguments_and_puts_the_text_before_model_and_training(capsys, monkeypatch):
+    for command, usage in (
+        ("train", "[CORPUS] [OPTIONS]"), ("eval", "RUN [CORPUS] [OPTIONS]"),
+        ("generate", "RUN [OPTIONS]"), ("info", "[RUN] [OPTIONS]"), ("bench", "[OPTIONS]"),
+    ):  # fmt: skip
+        assert f"Usage: npxl {command} {usage}\n" in help_of(capsys, monkeypatch, command)
+    panels = re.split(r"╭─ (.*?) ─+╮", help_of(capsys, monkeypatch, "train"))[1:]
+    names = [name for name in panels[::2] if name.endswith("options")]
+    assert names == ["Text options", "Model options", "Training options"]
+    text = panels[2 * panels[::2].index("Text options") + 1]
+    assert re.findall(r"│ (--[\w-]+) ", text) == ["--vocabulary", "--min-count"]
+    assert "Preset to show: default" in help_of(capsys, monkeypatch, "info")
+    assert "Preset to check: default" in help_of(capsys, monkeypatch, "audit")
 
 
 # Configuration

@@ -7,10 +7,12 @@ NumPy and Numba are.
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -23,23 +25,41 @@ from npxl.cli.options import converted
 from npxl.cli.output import Console, remark
 from npxl.cli.train import train
 from npxl.errors import NpxlError
+from npxl.versions import installed_version
 
 app = App(
     name="npxl",
     help="Transformer-XL in NumPy and Numba, with every gradient written by hand.",
     help_format="markdown",
+    version=lambda: f"npxl {installed_version('npxl')}",
     default_parameter=Parameter(converter=converted),
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
     suppress_keyboard_interrupt=False,
 )
-app.command(train, sort_key=1)
-app.command(evaluate, name="eval", sort_key=2)
-app.command(generate, sort_key=3)
-app.command(audit, sort_key=4)
-app.command(bench, sort_key=5)
-app.command(info, sort_key=6)
+
+
+def _usage(name: str, command: Callable[..., Any]) -> str:
+    """With the names of the arguments, which cyclopts calls ARGS when they may be left out."""
+    arguments = [
+        each.name.upper() if each.default is each.empty else f"[{each.name.upper()}]"
+        for each in inspect.signature(command).parameters.values()
+        if each.kind is each.POSITIONAL_ONLY
+    ]
+    return " ".join(["Usage: npxl", name, *arguments, "[OPTIONS]"])
+
+
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "train": train,
+    "eval": evaluate,
+    "generate": generate,
+    "audit": audit,
+    "bench": bench,
+    "info": info,
+}
+for _position, (_name, _command) in enumerate(_COMMANDS.items()):
+    app.command(_command, name=_name, sort_key=_position, usage=_usage(_name, _command))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from cyclopts.types import NonNegativeInt
 
-from npxl.cli.options import PresetName, configured
+from npxl.cli.options import configured, preset_help
 from npxl.cli.output import Console
 from npxl.errors import NpxlError
 
@@ -16,7 +17,7 @@ def audit(
     /,
     *,
     config: Path | None = None,
-    preset: PresetName = None,
+    preset: Annotated[str | None, preset_help("Preset to check")] = None,
     seed: NonNegativeInt = 0,
 ) -> int:
     """Check every gradient of a configuration, scaled down; exit code 1 if one is wrong.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from npxl.cli.options import AsJson, PresetName
+from npxl.cli.options import AsJson, preset_help
 from npxl.cli.output import print_json, print_table
 from npxl.config import PRESETS, ModelConfig, TrainConfig, to_dict
 from npxl.config import preset as find_preset
@@ -17,7 +17,7 @@ def info(
     run: Path | None = None,
     /,
     *,
-    preset: PresetName = None,
+    preset: Annotated[str | None, preset_help("Preset to show")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show configuration, size and score of a run, or a preset; without either, list the presets.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
 
-from cyclopts import Parameter, Token, convert
+from cyclopts import Group, Parameter, Token, convert
 
 from npxl.config import PRESETS, ModelConfig, TrainConfig, from_dict, preset, to_dict
 from npxl.errors import NpxlError
@@ -24,27 +24,36 @@ else:
 _TABLES: dict[str, type[Any]] = {"model": ModelConfig, "train": TrainConfig}
 
 
-def options_of(kind: type[Any], names: Sequence[str] = (), default: str | None = None) -> Any:
+def options_of(
+    kind: type[Any],
+    names: Sequence[str] = (),
+    default: str | None = None,
+    groups: Mapping[str, Group] | None = None,
+) -> Any:
     """Fields of a dataclass as a type whose values hold the options that were given, and no others.
 
     Names, types and help are those of the fields; all of them, unless `names` chooses some.  The
-    default shown is that of the preset "default", unless `default` says otherwise.
+    default shown is that of the preset "default", unless `default` says otherwise.  `groups` are
+    those in the help of fields whose metadata says what they are about.
     """
     hints = get_type_hints(kind)
     start = preset("default")
     defaults = {**to_dict(start.model), **to_dict(start.train)}
+
+    def parameter(field: dataclasses.Field[Any]) -> Parameter:
+        optional = type(None) in get_args(hints[field.name])
+        about = field.metadata.get("about", "")
+        group: dict[str, Any] = {"group": groups[about]} if groups and about in groups else {}
+        return Parameter(
+            show_default=default or shown(defaults[field.name]),
+            converter=_converted_or_none if optional else converted,
+            **group,
+        )
+
     options = cast(Any, TypedDict)(
         f"{kind.__name__}Options",
         {
-            field.name: Annotated[
-                hints[field.name],
-                Parameter(
-                    show_default=default or shown(defaults[field.name]),
-                    converter=_converted_or_none
-                    if type(None) in get_args(hints[field.name])
-                    else converted,
-                ),
-            ]
+            field.name: Annotated[hints[field.name], parameter(field)]
             for field in dataclasses.fields(kind)
             if not names or field.name in names
         },
@@ -76,10 +85,12 @@ def shown(value: Any) -> str:
 # What several commands take.
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
-PresetName = Annotated[
-    str | None, Parameter(help=f"Configuration to start from: {', '.join(PRESETS)}.")
-]
 Which = Literal["best", "last"]
+
+
+def preset_help(purpose: str) -> Parameter:
+    """Help for an option that takes the name of a preset."""
+    return Parameter(help=f"{purpose}: {', '.join(PRESETS)}.")
 
 
 def configured(

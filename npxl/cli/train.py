@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from npxl.cli.options import Flag, PresetName, configured, options_of
+from npxl.cli.options import Flag, configured, options_of, preset_help
 from npxl.cli.output import Console
 from npxl.config import ModelConfig, TrainConfig
 from npxl.errors import NpxlError
+
+_TEXT_GROUP = Group("Text options", sort_key=1)
+_MODEL_GROUP = Group("Model options", sort_key=2)
+_TRAIN_GROUP = Group("Training options", sort_key=3)
 
 if TYPE_CHECKING:
     from npxl.training.run import Run
@@ -21,10 +25,7 @@ if TYPE_CHECKING:
     TrainOptions = dict[str, Any]
 else:
     ModelOptions = options_of(ModelConfig)
-    TrainOptions = options_of(TrainConfig)
-
-_MODEL_GROUP = Group("Model options", sort_key=1)
-_TRAIN_GROUP = Group("Training options", sort_key=2)
+    TrainOptions = options_of(TrainConfig, groups={"text": _TEXT_GROUP})
 
 _INTERRUPTED = 130
 
@@ -36,7 +37,7 @@ def train(
     out: Path | None = None,
     resume: Flag = False,
     config: Path | None = None,
-    preset: PresetName = None,
+    preset: Annotated[str | None, preset_help("Configuration to start from")] = None,
     model: Annotated[ModelOptions | None, Parameter(name="*", group=_MODEL_GROUP)] = None,
     training: Annotated[TrainOptions | None, Parameter(name="*", group=_TRAIN_GROUP)] = None,
     words: Annotated[Sequence[str], Parameter(parse=False)] = (),
