@@ -290,8 +290,12 @@ def _require_float(
         return
     bounds = [
         f"{word} {bound:g}"
-        for word, bound in (("at least", minimum), ("more than", above),
-                            ("at most", maximum), ("less than", below))
+        for word, bound in (
+            ("at least", minimum),
+            ("more than", above),
+            ("at most", maximum),
+            ("less than", below),
+        )
         if math.isfinite(bound)
     ]
     raise NpxlError(f"{name} is {value!r}, but it must be a number of {' and '.join(bounds)}.")
@@ -321,20 +325,49 @@ class Preset:
 _ENWIK8_BASE = Preset(
     "enwik8, 12 layers, 41M parameters: 1.06 bits per byte in the paper (Table 2)",
     ModelConfig(
-        vocab_size=204, n_layer=12, n_head=8, d_model=512, d_head=64, d_inner=2048,
-        mem_len=512, dropout=0.1,
+        vocab_size=204,
+        n_layer=12,
+        n_head=8,
+        d_model=512,
+        d_head=64,
+        d_inner=2048,
+        mem_len=512,
+        dropout=0.1,
     ),
-    TrainConfig(batch_size=22, tgt_len=512, steps=400_000, lr=2.5e-4, lr_min_ratio=0.0,
-                warmup_steps=0, eval_interval=4000, log_interval=200),
+    TrainConfig(
+        batch_size=22,
+        tgt_len=512,
+        steps=400_000,
+        lr=2.5e-4,
+        lr_min_ratio=0.0,
+        warmup_steps=0,
+        eval_interval=4000,
+        log_interval=200,
+    ),
 )
 _ENWIK8_LARGE = Preset(
     "enwik8, 24 layers, 277M parameters: 0.99 bits per byte in the paper (Table 2)",
     ModelConfig(
-        vocab_size=204, n_layer=24, n_head=8, d_model=1024, d_head=128, d_inner=3072,
-        mem_len=768, dropout=0.15, dropatt=0.15,
+        vocab_size=204,
+        n_layer=24,
+        n_head=8,
+        d_model=1024,
+        d_head=128,
+        d_inner=3072,
+        mem_len=768,
+        dropout=0.15,
+        dropatt=0.15,
     ),
-    TrainConfig(batch_size=64, tgt_len=768, steps=400_000, lr=2.5e-4, lr_min_ratio=0.0,
-                warmup_steps=4000, eval_interval=4000, log_interval=200),
+    TrainConfig(
+        batch_size=64,
+        tgt_len=768,
+        steps=400_000,
+        lr=2.5e-4,
+        lr_min_ratio=0.0,
+        warmup_steps=4000,
+        eval_interval=4000,
+        log_interval=200,
+    ),
 )
 
 PRESETS: dict[str, Preset] = {
@@ -344,10 +377,12 @@ PRESETS: dict[str, Preset] = {
     ),
     "tiny": Preset(
         "seconds, to see everything work once",
-        ModelConfig(n_layer=2, n_head=2, d_model=64, d_head=32, d_inner=128, mem_len=32,
-                    pre_lnorm=True),
-        TrainConfig(tgt_len=32, steps=500, warmup_steps=50, eval_interval=250, log_interval=50,
-                    lr=5e-3),
+        ModelConfig(
+            n_layer=2, n_head=2, d_model=64, d_head=32, d_inner=128, mem_len=32, pre_lnorm=True
+        ),
+        TrainConfig(
+            tgt_len=32, steps=500, warmup_steps=50, eval_interval=250, log_interval=50, lr=5e-3
+        ),
     ),
     "enwik8-base": _ENWIK8_BASE,
     "enwik8-large": _ENWIK8_LARGE,

@@ -25,9 +25,7 @@ TINY = Shape(
 def test_visible_cells_are_counted_one_by_one(config):
     tgt_len, m = 3, config.mem_len
     window = config.attn_window or 10**9
-    seen = [
-        (i, j) for i in range(tgt_len) for j in range(m + tgt_len) if 0 <= m + i - j < window
-    ]
+    seen = [(i, j) for i in range(tgt_len) for j in range(m + tgt_len) if 0 <= m + i - j < window]
     assert visible_cells(config, tgt_len) == len(seen)
 
 

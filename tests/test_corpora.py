@@ -121,7 +121,9 @@ def test_enwik8_and_text8_get_their_customary_splits(tmp_path):
     os.truncate(path, 100_000_000)
     found = sources.find_sources(path, "bytes")
     assert [(s.start, s.stop) for s in found.values()] == [
-        (0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)
+        (0, 90_000_000),
+        (90_000_000, 95_000_000),
+        (95_000_000, 100_000_000),
     ]
 
 
@@ -138,14 +140,17 @@ def test_a_text_of_one_line_is_cut_between_words(tmp_path):
 # Folders
 
 
-@pytest.mark.parametrize("names", [
-    ("train.txt", "valid.txt", "test.txt"),
-    ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
-    ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
-    ("Train", "dev", "TEST"),
-    ("my-train-set", "my_val.txt", "my.test-set.raw"),
-    ("train.en", "validation.en", "test.en"),
-])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train.txt", "valid.txt", "test.txt"),
+        ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
+        ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
+        ("Train", "dev", "TEST"),
+        ("my-train-set", "my_val.txt", "my.test-set.raw"),
+        ("train.en", "validation.en", "test.en"),
+    ],
+)
 def test_a_folder_has_a_file_for_each_split(tmp_path, names):
     for name, text in zip(names, ("aa", "bbb", "cccc"), strict=True):
         written(tmp_path / name, text)
@@ -319,7 +324,10 @@ def test_memory_does_not_grow_with_the_text(tmp_path, kind):
     large = written(tmp_path / "large", line * 520_000)
     done = subprocess.run(
         [sys.executable, "-c", program, str(small), str(large), kind],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
     )
     assert int(done.stdout) < 16_000  # KiB; the large text alone has 38,000
 
@@ -375,12 +383,14 @@ def test_a_damaged_cache_is_not_read(tmp_path, cache, damage):
     if damage == "folder":
         entry.mkdir()
     else:
-        entry.write_bytes({
-            "cut": contents[:-20],
-            "emptied": b"",
-            "footer": contents.replace(b'"kind"', b'"sort"'),
-            "lengthened": b"\0" + contents,
-        }[damage])
+        entry.write_bytes(
+            {
+                "cut": contents[:-20],
+                "emptied": b"",
+                "footer": contents.replace(b'"kind"', b'"sort"'),
+                "lengthened": b"\0" + contents,
+            }[damage]
+        )
     again = load_corpus(path, "words")
     assert [split.tokens.tolist() for split in splits_of(again)] == expected
 
@@ -418,15 +428,17 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, cache, monkeypa
 def test_the_fingerprint_changes_with_any_token(tmp_path):
     base = {"train": "ab cd\n", "valid": "ab ab\n", "test": "cd ab\n"}
     seen = set()
-    for number, changed in enumerate([
-        base,
-        base | {"train": "ab ce\n"},
-        base | {"valid": "ab cd\n"},
-        base | {"test": "cd cd\n"},
-        {"train": base["train"], "valid": base["test"], "test": base["valid"]},
-        {"train": base["train"], "valid": base["valid"]},
-        {"train": base["train"], "test": base["valid"]},
-    ]):
+    for number, changed in enumerate(
+        [
+            base,
+            base | {"train": "ab ce\n"},
+            base | {"valid": "ab cd\n"},
+            base | {"test": "cd cd\n"},
+            {"train": base["train"], "valid": base["test"], "test": base["valid"]},
+            {"train": base["train"], "valid": base["valid"]},
+            {"train": base["train"], "test": base["valid"]},
+        ]
+    ):
         folder = folder_of(tmp_path / str(number), **changed)
         seen |= {load_corpus(folder, kind).fingerprint for kind in KINDS}
     seen |= {load_corpus(tmp_path / "0", "words", min_count=9).fingerprint}

@@ -90,7 +90,9 @@ def test_a_write_that_the_system_refuses_leaves_the_old_file(tmp_path, size):
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(target), str(size)],
-        capture_output=True, text=True, cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stderr
     assert "no room left" in done.stdout

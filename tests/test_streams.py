@@ -48,8 +48,7 @@ def test_each_stream_reads_on_where_it_stopped(tokens, batch_size, lengths, ext_
     """Also when segments change length, are longer than the text, or E exceeds what was read."""
     n_pairs = len(tokens) - 1
     readers = [
-        NaiveReader(tokens.tolist(), stream * n_pairs // batch_size)
-        for stream in range(batch_size)
+        NaiveReader(tokens.tolist(), stream * n_pairs // batch_size) for stream in range(batch_size)
     ]
     consumed = 0
     for length in lengths:
@@ -81,8 +80,11 @@ def test_every_stream_meets_every_pair_once_a_round(n, batch_size, tgt_len):
 
 
 @given(
-    n=st.integers(2, 80), batch_size=st.integers(1, 9), tgt_len=st.integers(1, 9),
-    ext_len=st.integers(0, 9), seed=st.integers(0, 2**32 - 1),
+    n=st.integers(2, 80),
+    batch_size=st.integers(1, 9),
+    tgt_len=st.integers(1, 9),
+    ext_len=st.integers(0, 9),
+    seed=st.integers(0, 2**32 - 1),
 )
 def test_the_order_of_calls_does_not_matter(n, batch_size, tgt_len, ext_len, seed):
     streams = Streams(np.arange(n), batch_size, tgt_len, ext_len)

@@ -162,9 +162,14 @@ def test_ids_take_as_little_room_as_they_can(size, dtype):
     assert last.tolist() == [size - 1]
 
 
-@pytest.mark.parametrize("vocab", [
-    ByteVocabulary(), CharacterVocabulary("ab"), WordVocabulary(("<unk>", "<eos>", "a")),
-])
+@pytest.mark.parametrize(
+    "vocab",
+    [
+        ByteVocabulary(),
+        CharacterVocabulary("ab"),
+        WordVocabulary(("<unk>", "<eos>", "a")),
+    ],
+)
 @pytest.mark.parametrize("ids", [[-1], [0, 256], [0.5], [[0]]])
 def test_ids_that_mean_nothing_are_refused(vocab, ids):
     for use in (vocab.decode, vocab.decoder().feed):
@@ -172,11 +177,19 @@ def test_ids_that_mean_nothing_are_refused(vocab, ids):
             use(ids)
 
 
-@pytest.mark.parametrize("values", [
-    {}, {"kind": "syllables"}, {"kind": "characters"}, {"kind": "words", "words": [1]},
-    {"kind": "words", "words": ["a"]}, {"kind": "words", "words": ["<unk>", "<eos>", "a", "a"]},
-    {"kind": "characters", "alphabet": "aa"}, {"kind": "characters", "alphabet": "a\ufffd"},
-])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"kind": "syllables"},
+        {"kind": "characters"},
+        {"kind": "words", "words": [1]},
+        {"kind": "words", "words": ["a"]},
+        {"kind": "words", "words": ["<unk>", "<eos>", "a", "a"]},
+        {"kind": "characters", "alphabet": "aa"},
+        {"kind": "characters", "alphabet": "a\ufffd"},
+    ],
+)
 def test_a_broken_description_is_refused(values):
     with pytest.raises(NpxlError, match=r"vocabulary|alphabet"):
         vocabulary_from_dict(values)

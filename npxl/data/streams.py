@@ -48,9 +48,7 @@ class Streams:
             if value < minimum:
                 raise NpxlError(f"{name} is {value!r}, but it must be at least {minimum}.")
 
-    def batch(
-        self, consumed: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def batch(self, consumed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The segment that follows after each stream has read `consumed` pairs.
 
         A pure function: the position in the streams is this one number.

@@ -206,9 +206,7 @@ def score_scale(d_head: int, dtype: np.dtype[Any]) -> Any:
     return dtype.type(1 / math.sqrt(d_head))
 
 
-def _blocks(
-    n_queries: int, n_keys: int, window: int
-) -> Iterator[tuple[slice, slice, slice]]:
+def _blocks(n_queries: int, n_keys: int, window: int) -> Iterator[tuple[slice, slice, slice]]:
     """Blocks of queries, the keys that any of them sees, and the rows of R for their distances.
 
     Each block is relative attention of its own: its queries are the last of its keys.

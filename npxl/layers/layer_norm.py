@@ -29,9 +29,7 @@ def layer_norm_forward(
     rows = x.reshape(-1, x.shape[-1])  # [n, D]
     y, normalized = np.empty_like(rows), np.empty_like(rows)
     inv_std = np.empty(len(rows), x.dtype)
-    layer_norm_rows_forward(
-        rows, gain, bias, x.dtype.type(epsilon), y, normalized, inv_std
-    )
+    layer_norm_rows_forward(rows, gain, bias, x.dtype.type(epsilon), y, normalized, inv_std)
     return y.reshape(x.shape), LayerNormCache(normalized.reshape(x.shape), inv_std)
 
 

@@ -56,14 +56,10 @@ class LanguageModel(Protocol):
     def init_memory(self, batch_size: int) -> Memory:
         """The memory before the first segment."""
 
-    def forward(
-        self, inputs: Array, targets: Array, memory: Memory, rng: Rng = None
-    ) -> Forward:
+    def forward(self, inputs: Array, targets: Array, memory: Memory, rng: Rng = None) -> Forward:
         """Score the targets [B, T] of the last T of the inputs [B, E+T]."""
 
-    def backward(
-        self, fwd: Any, dnll: Array | None = None, grads: Params | None = None
-    ) -> Params:
+    def backward(self, fwd: Any, dnll: Array | None = None, grads: Params | None = None) -> Params:
         """Add the gradient of Σ dnll · nll to `grads`; without dnll, of the mean.
 
         fwd is what this model's own `forward` returned.

@@ -357,7 +357,7 @@ class TransformerXL:
         Also returns what each layer read, n_layer arrays [B, q, d]: the states to cache.
         """
         config = self.config
-        # The first query sees W − 1 cached positions, the others no more: those before are not read.
+        # The first query sees W − 1 cached positions, the others fewer: the rest is not read.
         n_memory = min(memory.length, self.window(memory.length + 1) - 1)
         n_keys = n_memory + embedded.shape[1]
         positions = sinusoid(n_keys, config.d_model, config.clamp_len, self.dtype)  # [K, d]
@@ -413,9 +413,7 @@ class TransformerXL:
         h = h + y
         if not config.pre_lnorm:
             h, feed_forward_norm_cache = layer_norm_forward(h, *feed_forward_norm, epsilon)
-        return h, LayerCache(
-            attention, attention_norm_cache, feed_forward, feed_forward_norm_cache
-        )
+        return h, LayerCache(attention, attention_norm_cache, feed_forward, feed_forward_norm_cache)
 
     def _layer_backward(self, n: int, dh: Array, cache: LayerCache, grads: Params) -> Array:
         """The gradient of the layer's input h [B, q, d]; memory, a constant, has none."""
