@@ -114,6 +114,10 @@ class ModelConfig:
                 f"d_model/2 sines and d_model/2 cosines; try {self.d_model + 1}."
             )
 
+    def window(self, n_keys: int) -> int:
+        """Keys W that a query sees at most where there are n_keys."""
+        return n_keys if self.attn_window is None else self.attn_window
+
     @property
     def reach(self) -> int | None:
         """Tokens before a token that its prediction depends on: n_layer · (W − 1).

@@ -16,7 +16,7 @@ from npxl.audit import audit, scaled_down
 from npxl.audit.gradients import INPUT, gradcheck
 from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
-from npxl.models import transformer_xl
+from npxl.models import decoder_layer, transformer_xl
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
 
@@ -68,7 +68,7 @@ def test_every_entry_of_one_model():
     [
         (attention, "relative_softmax_backward", {"layers.0.attention.w_q", "attention.u"}),
         (feed_forward, "linear_backward", {"layers.1.feed_forward.w_1"}),
-        (transformer_xl, "layer_norm_backward", {"layers.0.attention_norm.gain", INPUT}),
+        (decoder_layer, "layer_norm_backward", {"layers.0.attention_norm.gain", INPUT}),
         (transformer_xl, "softmax_backward", {"layers.1.feed_forward.w_2"}),
         (transformer_xl, "embedding_backward", {"embedding.weight"}),
     ],

@@ -17,7 +17,7 @@ import npxl.kernels
 import npxl.layers
 from npxl import MaskKey, ModelConfig
 from npxl.audit.gradients import gradcheck
-from npxl.models import transformer_xl
+from npxl.models import decoder_layer, transformer_xl
 
 # Nothing is shared, so that a parameter's gradient comes from one place.
 CONFIG = ModelConfig(
@@ -80,8 +80,8 @@ def flipped(function, part):
     ],
 )
 def test_the_tensors_that_a_wrong_sign_spoils_are_named(monkeypatch, function, part, wrong):
-    right = getattr(transformer_xl, function)
-    monkeypatch.setattr(transformer_xl, function, flipped(right, part))
+    module = decoder_layer if hasattr(decoder_layer, function) else transformer_xl
+    monkeypatch.setattr(module, function, flipped(getattr(module, function), part))
     report = check(CONFIG)
     names = [check.name for check in report.tensors]
     expected = {name for name in names if any(fnmatch(name, each) for each in wrong.split())}
@@ -95,7 +95,7 @@ BACKWARD = "backward|scatter_add"  # the latter is the kernel of embedding_backw
 
 def signs():
     """(module, function, number of the sign in it, expression) for all signs of backward passes."""
-    modules = [transformer_xl] + [
+    modules = [transformer_xl, decoder_layer] + [
         importlib.import_module(f"{package.__name__}.{module.name}")
         for package in (npxl.layers, npxl.kernels)
         for module in pkgutil.iter_modules(package.__path__)

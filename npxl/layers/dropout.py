@@ -45,6 +45,11 @@ class Site(NamedTuple):
         return self._replace(first_stream=_SHARED)
 
 
+def site_of(key: MaskKey | None, name: str) -> Site | None:
+    """The masks of one place, or None where there is no dropout."""
+    return None if key is None else key.site(name)
+
+
 _SHARED = 0xFFFFFFFF  # a stream number that no batch reaches
 
 

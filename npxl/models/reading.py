@@ -55,8 +55,8 @@ class TransformerXLReader:
         for n, states in enumerate(memory.layers):
             x = states
             if config.pre_lnorm:
-                attention_norm, _ = model.norms(model.params, n)
-                x, _ = layer_norm_forward(x, *attention_norm, config.layer_norm_epsilon)
+                norm = model.layer(model.params, n).attention_norm
+                x, _ = layer_norm_forward(x, *norm, config.layer_norm_epsilon)
             self._project(n, x, slice(self._start, self._stop))
 
     def log_probs(self, inputs: Array) -> Array:
@@ -102,12 +102,10 @@ class TransformerXLReader:
         return h
 
     def _layer(self, n: int, h: Array, seen: slice, new: slice, relative: Array) -> Array:
-        """Layer n, as in `TransformerXL`: h [B, q, d], relative [K, H, d_head]."""
-        model, config = self._model, self._model.config
-        epsilon = config.layer_norm_epsilon
-        attention_norm, feed_forward_norm = model.norms(model.params, n)
-        weights = model.attention(model.params, n)
-        x = layer_norm_forward(h, *attention_norm, epsilon)[0] if config.pre_lnorm else h
+        """`decoder_layer_forward` of layer n: h [B, q, d], relative [K, H, d_head]."""
+        config, layer = self._model.config, self._model.layer(self._model.params, n)
+        epsilon, weights = config.layer_norm_epsilon, layer.attention
+        x = layer_norm_forward(h, *layer.attention_norm, epsilon)[0] if config.pre_lnorm else h
         self._project(n, x, new)
         query = linear_forward(x, weights.w_q).reshape(*x.shape[:2], config.n_head, -1)
         attended = self._attend(
@@ -115,10 +113,12 @@ class TransformerXLReader:
             relative,
         )  # fmt: skip
         h = h + linear_forward(attended.reshape(*x.shape[:2], -1), weights.w_o)
-        h = h if config.pre_lnorm else layer_norm_forward(h, *attention_norm, epsilon)[0]
-        x = layer_norm_forward(h, *feed_forward_norm, epsilon)[0] if config.pre_lnorm else h
-        h = h + feed_forward_forward(x, model.feed_forward(model.params, n))[0]
-        return h if config.pre_lnorm else layer_norm_forward(h, *feed_forward_norm, epsilon)[0]
+        h = h if config.pre_lnorm else layer_norm_forward(h, *layer.attention_norm, epsilon)[0]
+        x = layer_norm_forward(h, *layer.feed_forward_norm, epsilon)[0] if config.pre_lnorm else h
+        h = h + feed_forward_forward(x, layer.feed_forward)[0]
+        if config.pre_lnorm:
+            return h
+        return layer_norm_forward(h, *layer.feed_forward_norm, epsilon)[0]
 
     def _attend(
         self, query_u: Array, query_v: Array, key: Array, value: Array, relative: Array
@@ -126,7 +126,7 @@ class TransformerXLReader:
         """[B, q, H, d_head] from queries of that shape and keys and values [B, K, H, d_head]."""
         batch_size, n_queries, n_heads, d_head = query_u.shape
         n_keys = key.shape[1]
-        window, scale = self._model.window(n_keys), score_scale(d_head, key.dtype)
+        window, scale = self._model.config.window(n_keys), score_scale(d_head, key.dtype)
         if n_queries > 1:
             return attend(query_u, query_v, key, value, relative, scale, window)[0]
         nearest = slice(max(0, n_keys - window), n_keys)
@@ -140,7 +140,7 @@ class TransformerXLReader:
 
     def _project(self, n: int, x: Array, where: slice) -> None:
         """Put the keys and values of x [B, q, d], layer n's normalised input, into the buffers."""
-        weights = self._model.attention(self._model.params, n)
+        weights = self._model.layer(self._model.params, n).attention
         shape = (*x.shape[:2], *self._keys.shape[3:])
         self._keys[n, :, where] = linear_forward(x, weights.w_k).reshape(shape)
         self._values[n, :, where] = linear_forward(x, weights.w_v).reshape(shape)
@@ -169,7 +169,7 @@ class TransformerXLReader:
             positions = sinusoid(longest, config.d_model, config.clamp_len, model.dtype)
             shape = (longest, config.n_head, config.d_head)
             self._relative = np.stack([
-                linear_forward(positions, model.attention(model.params, n).w_r).reshape(shape)
+                linear_forward(positions, model.layer(model.params, n).attention.w_r).reshape(shape)
                 for n in range(config.n_layer)
             ])  # fmt: skip
         return self._relative[:, self._relative.shape[1] - n_keys :]

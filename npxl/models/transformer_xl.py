@@ -11,28 +11,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from npxl.config import ModelConfig, checked_int, from_dict, to_dict
 from npxl.errors import NpxlError, described
-from npxl.layers.attention import (
-    AttentionCache,
-    AttentionWeights,
-    relative_attention_backward,
-    relative_attention_forward,
-)
 from npxl.layers.dropout import (
     DropoutCache,
     MaskKey,
-    Site,
     dropout_backward,
     dropout_forward,
     mask_key,
+    site_of,
 )
 from npxl.layers.embedding import embedding_backward, embedding_forward
-from npxl.layers.feed_forward import (
-    FeedForwardCache,
-    FeedForwardWeights,
-    feed_forward_backward,
-    feed_forward_forward,
-)
-from npxl.layers.layer_norm import LayerNormCache, layer_norm_backward, layer_norm_forward
 from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import SoftmaxCache, log_softmax, softmax_backward, softmax_forward
 from npxl.memory import Memory
@@ -45,6 +32,13 @@ from npxl.models.checks import (
     checked_segment,
     checked_tokens,
 )
+from npxl.models.decoder_layer import (
+    LayerCache,
+    LayerWeights,
+    decoder_layer_backward,
+    decoder_layer_forward,
+    layer_weights,
+)
 from npxl.models.files import save_model
 from npxl.models.reading import TransformerXLReader
 from npxl.params import Params, check_shapes, initialize
@@ -55,22 +49,6 @@ RECONFIGURABLE = (
     "mem_len", "attn_window", "clamp_len", "ext_len", "dropout", "dropatt", "initial_memory",
 )  # fmt: skip
 """Fields that neither shape parameters nor say what function they are the parameters of."""
-
-
-class NormWeights(NamedTuple):
-    """Parameters of one layer normalisation, or their gradients."""
-
-    gain: Array  # [d_model]
-    bias: Array  # [d_model]
-
-
-class LayerCache(NamedTuple):
-    """What the backward pass of one layer needs."""
-
-    attention: AttentionCache
-    attention_norm: LayerNormCache
-    feed_forward: FeedForwardCache
-    feed_forward_norm: LayerNormCache
 
 
 class StackCache(NamedTuple):
@@ -358,132 +336,42 @@ class TransformerXL:
         """
         config = self.config
         # The first query sees W − 1 cached positions, the others fewer: the rest is not read.
-        n_memory = min(memory.length, self.window(memory.length + 1) - 1)
+        n_memory = min(memory.length, config.window(memory.length + 1) - 1)
         n_keys = n_memory + embedded.shape[1]
         positions = sinusoid(n_keys, config.d_model, config.clamp_len, self.dtype)  # [K, d]
         if key is not None:  # one mask for all layers and streams
             shared = key.site("positions").shared()
             positions = dropout_forward(positions[None], config.dropout, shared)[0][0]
-        h, embedding_dropout = dropout_forward(embedded, config.dropout, _site(key, "embedding"))
+        h, embedding_dropout = dropout_forward(embedded, config.dropout, site_of(key, "embedding"))
         states, caches = [], []
         for n, layer_memory in enumerate(memory.layers):
             states.append(h)
             seen = layer_memory[:, memory.length - n_memory :]  # [B, K − q, d]
-            h, cache = self._layer_forward(n, h, seen, positions, key)
+            h, cache = decoder_layer_forward(
+                h, seen, positions, self.layer(self.params, n), config, key, f"layers.{n}"
+            )
             caches.append(cache)
-        h, hidden_dropout = dropout_forward(h, config.dropout, _site(key, "hidden"))
+        h, hidden_dropout = dropout_forward(h, config.dropout, site_of(key, "hidden"))
         return h, states, StackCache(embedding_dropout, caches, hidden_dropout)
 
     def stack_backward(self, d_hidden: Array, cache: StackCache, grads: Params) -> Array:
         """The gradient of the embeddings [B, q, d]; adds parameter gradients to `grads`."""
         dh = dropout_backward(d_hidden, cache.hidden_dropout)
         for n in reversed(range(self.config.n_layer)):
-            dh = self._layer_backward(n, dh, cache.layers[n], grads)
+            dh = decoder_layer_backward(
+                dh, cache.layers[n], self.layer(self.params, n), self.layer(grads, n),
+                self.config.pre_lnorm,
+            )  # fmt: skip
         return dropout_backward(dh, cache.embedding_dropout)
-
-    def _layer_forward(
-        self, n: int, h: Array, memory: Array, positions: Array, key: MaskKey | None
-    ) -> tuple[Array, LayerCache]:
-        """Attention and feed-forward block, each with its residual connection and normalisation.
-
-        h [B, q, d], memory [B, m, d], positions [m+q, d]; returns the layer's output [B, q, d].
-        """
-        config, name = self.config, f"layers.{n}"
-        epsilon = config.layer_norm_epsilon
-        attention_norm, feed_forward_norm = self.norms(self.params, n)
-        context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
-        if config.pre_lnorm:
-            context, attention_norm_cache = layer_norm_forward(context, *attention_norm, epsilon)
-        y, attention = relative_attention_forward(
-            context, h.shape[1], positions, self.attention(self.params, n),
-            self.window(context.shape[1]), config.dropatt, config.dropout,
-            _site(key, f"{name}.attention_probabilities"), _site(key, f"{name}.attention_output"),
-        )  # fmt: skip
-        h = h + y
-        if not config.pre_lnorm:
-            h, attention_norm_cache = layer_norm_forward(h, *attention_norm, epsilon)
-
-        x = h
-        if config.pre_lnorm:
-            x, feed_forward_norm_cache = layer_norm_forward(h, *feed_forward_norm, epsilon)
-        y, feed_forward = feed_forward_forward(
-            x, self.feed_forward(self.params, n), config.dropout,
-            _site(key, f"{name}.feed_forward_inner"), _site(key, f"{name}.feed_forward_output"),
-        )  # fmt: skip
-        h = h + y
-        if not config.pre_lnorm:
-            h, feed_forward_norm_cache = layer_norm_forward(h, *feed_forward_norm, epsilon)
-        return h, LayerCache(attention, attention_norm_cache, feed_forward, feed_forward_norm_cache)
-
-    def _layer_backward(self, n: int, dh: Array, cache: LayerCache, grads: Params) -> Array:
-        """The gradient of the layer's input h [B, q, d]; memory, a constant, has none."""
-        pre_lnorm = self.config.pre_lnorm
-        attention_norm, feed_forward_norm = self.norms(self.params, n)
-        d_attention_norm, d_feed_forward_norm = self.norms(grads, n)
-
-        if not pre_lnorm:
-            dh = layer_norm_backward(
-                dh, cache.feed_forward_norm, feed_forward_norm.gain, *d_feed_forward_norm
-            )
-        dx = feed_forward_backward(
-            dh, cache.feed_forward, self.feed_forward(self.params, n), self.feed_forward(grads, n)
-        )
-        if pre_lnorm:
-            dx = layer_norm_backward(
-                dx, cache.feed_forward_norm, feed_forward_norm.gain, *d_feed_forward_norm
-            )
-        dh = dh + dx
-
-        if not pre_lnorm:
-            dh = layer_norm_backward(
-                dh, cache.attention_norm, attention_norm.gain, *d_attention_norm
-            )
-        n_keys, n_queries = cache.attention.context.shape[1], dh.shape[1]
-        n_memory = n_keys - n_queries
-        # Under pre-normalisation the memory's rows pass through the gain and bias as well, which
-        # receive gradient from them; the memory itself still does not.
-        d_context = relative_attention_backward(
-            dh, cache.attention, self.attention(self.params, n), self.attention(grads, n),
-            first=0 if pre_lnorm else n_memory,
-        )  # fmt: skip
-        if pre_lnorm:
-            d_context = layer_norm_backward(
-                d_context, cache.attention_norm, attention_norm.gain, *d_attention_norm
-            )
-        return dh + d_context[:, d_context.shape[1] - n_queries :]
 
     def save(self, path: str | Path) -> None:
         """Write parameters and configuration to a safetensors file, atomically."""
         save_model(self, path)
 
-    def window(self, n_keys: int) -> int:
-        return n_keys if self.config.attn_window is None else self.config.attn_window
-
-    def attention(self, params: Params, n: int) -> AttentionWeights:
-        """Views of layer n's attention parameters, or of their gradients."""
-        name = f"layers.{n}.attention"
-        biases = name if self.config.untie_r else "attention"
-        return AttentionWeights(
-            *(params[f"{name}.{w}"] for w in ("w_q", "w_k", "w_v", "w_r", "w_o")),
-            *(params[f"{biases}.{w}"] for w in ("u", "v")),
-        )
-
-    def feed_forward(self, params: Params, n: int) -> FeedForwardWeights:
-        name = f"layers.{n}.feed_forward"
-        return FeedForwardWeights(*(params[f"{name}.{w}"] for w in FeedForwardWeights._fields))
-
-    def norms(self, params: Params, n: int) -> tuple[NormWeights, NormWeights]:
-        """Views of layer n's attention_norm and feed_forward_norm, or of their gradients."""
-        attention, feed_forward = f"layers.{n}.attention_norm", f"layers.{n}.feed_forward_norm"
-        return (
-            NormWeights(params[f"{attention}.gain"], params[f"{attention}.bias"]),
-            NormWeights(params[f"{feed_forward}.gain"], params[f"{feed_forward}.bias"]),
-        )
+    def layer(self, params: Params, n: int) -> LayerWeights:
+        """Views of layer n's parameters, or of their gradients."""
+        return layer_weights(params, n, self.config.untie_r)
 
     def output_weight(self, params: Params) -> Array:
         """The output layer's weights: the embedding table itself when they are tied."""
         return params["embedding.weight" if self.config.tie_weight else "softmax.weight"]
-
-
-def _site(key: MaskKey | None, name: str) -> Site | None:
-    return None if key is None else key.site(name)
