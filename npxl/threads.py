@@ -1,4 +1,4 @@
-"""The one place that decides on threads: tasks side by side, or BLAS with all of them."""
+"""Threads: tasks side by side with one BLAS thread each, or BLAS with all of them."""
 
 from __future__ import annotations
 

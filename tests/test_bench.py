@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,4 +102,23 @@ def test_json_and_table(monkeypatch, capsys):
 def test_unknown_shapes_and_rounds(capsys):
     assert main(["bench", "--shape", "huge"]) == 2
     assert "choose from base, long, medium, small" in capsys.readouterr().err
+    assert main(["bench", "--task", "generate", "--shape", "medium"]) == 2
+    assert "no shape 'medium' for generate; choose from base, small" in capsys.readouterr().err
     assert main(["bench", "--rounds", "0"]) == 2
+
+
+def test_peers_that_are_not_installed_are_named(capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules["npxl.cli.bench"], "find_spec", lambda name: None)
+    assert main(["bench", "--peers"]) == 2
+    assert "pip install 'npxl[peers]'" in capsys.readouterr().err
+
+
+def test_a_side_that_dies_is_an_error(monkeypatch):
+    monkeypatch.setitem(run.SHAPES["train"], "tiny", TINY)
+    with pytest.raises(NpxlError, match="process of nobody has ended"):
+        run.measure("train", "tiny", ("nobody",), rounds=1)
+
+
+def test_keys_beyond_the_window_need_no_arithmetic():
+    window = replace(TINY.model, attn_window=2)
+    assert training_step(window, 2, 2) == training_step(replace(window, mem_len=1), 2, 2)

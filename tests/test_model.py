@@ -547,3 +547,10 @@ def test_a_wrong_precision_is_an_error_with_the_facts(dtype):
 def test_the_largest_preset_is_described_without_being_allocated():
     shapes = TransformerXL.parameter_shapes(ModelConfig(vocab_size=10**9, n_layer=10**3))
     assert shapes["embedding.weight"] == (10**9, 128)
+
+
+def test_embeddings_of_symbols_that_do_not_exist_are_refused():
+    model = model_for(ModelConfig(vocab_size=5, n_layer=1, d_model=4))
+    for tokens_ in ([[-1]], [[5]]):
+        with pytest.raises(NpxlError, match="0 to 4"):
+            model.embed(np.array(tokens_))

@@ -15,7 +15,8 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     Keys and values of the memory are projected again, because the weights have changed, and their
     weights receive gradient; the memory itself receives none.
     """
-    t, k = tgt_len, config.mem_len + tgt_len
+    t = tgt_len
+    k = t + min(config.mem_len, config.window(config.mem_len + 1) - 1)  # keys that a query sees
     d, width = config.d_model, config.n_head * config.d_head
     cells = visible_cells(config, tgt_len) * width
     segment = 2 * t * d * width + 2 * t * d * config.d_inner  # W_q and W_o; W_1 and W_2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,11 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from npxl.bench.arithmetic import reading, training_step
 from npxl.bench.shapes import EVALUATION, GENERATION, TRAINING, Shape
 from npxl.bench.sides import serve
 from npxl.errors import NpxlError
+from npxl.threads import available_cores
 
 Task = Literal["train", "evaluate", "generate"]
 
@@ -46,8 +47,10 @@ class Result:
     """Operations needed for a token."""
     sgemm_share: float
     """Operations needed a second, as part of what the machine's own matrix product makes."""
-    peak_memory: float
-    """Of the whole process, in megabytes."""
+    sgemm: float
+    """What that product makes: operations a second, the median of one measurement a turn."""
+    peak_memory: float | None
+    """Of the whole process, in megabytes; None where the system does not tell."""
     ratio: float | None
     """npxl's tokens a second to this side's, the median over pairs of turns; None for npxl."""
     disagreement: float | None
@@ -97,13 +100,12 @@ def measure(
         sgemm = []
         for turn in range(rounds):
             report(f"{task} {name}: round {turn + 1} of {rounds}")
-            sgemm.append(sgemm_rate())
+            sgemm.append(sgemm_rate(n_threads or available_cores()))
             for side, ask in sides.items():
                 _, seconds = ask(task, work(sizes[side]))
                 n_tokens = sizes[side] * shape.batch_size * shape.tgt_len
                 speeds[side].append(n_tokens / seconds)
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        peaks = {side: ask("peak_memory")[0] / unit for side, ask in sides.items()}
+        peaks = {side: ask("peak_memory")[0] for side, ask in sides.items()}
     rate = statistics.median(sgemm)
     results = []
     for side in names:
@@ -111,22 +113,23 @@ def measure(
         ratios = [a / b for a, b in zip(speeds["npxl"], speeds[side], strict=True)]
         results.append(
             Result(
-                task, name, side, speed, needed, speed * needed / rate, peaks[side],
+                task, name, side, speed, needed, speed * needed / rate, rate, peaks[side],
                 None if side == "npxl" else statistics.median(ratios), disagreements.get(side),
             )
         )  # fmt: skip
     return results
 
 
-def sgemm_rate(size: int = 2048, repeats: int = 3) -> float:
-    """Operations a second of a float32 matrix product, with BLAS as the process has it."""
+def sgemm_rate(n_threads: int, size: int = 2048, repeats: int = 3) -> float:
+    """Operations a second of a float32 matrix product."""
     x = np.ones((size, size), np.float32)
     y = np.empty_like(x)
     seconds = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        np.matmul(x, x, out=y)
-        seconds.append(time.perf_counter() - started)
+    with threadpool_limits(n_threads):
+        for _ in range(repeats + 1):
+            started = time.perf_counter()
+            np.matmul(x, x, out=y)
+            seconds.append(time.perf_counter() - started)
     return 2 * size**3 / statistics.median(seconds[1:])
 
 
@@ -182,7 +185,6 @@ def _processes(
             theirs.close()
             started.append((process, ours))
             asks[name] = _asking(name, ours)
-            _answer(name, ours)
         yield asks
     finally:
         for process, connection in started:
@@ -195,17 +197,13 @@ def _processes(
 
 def _asking(name: str, connection: Any) -> Callable[..., Any]:
     def ask(method: str, *arguments: Any) -> Any:
-        connection.send((method, arguments))
-        return _answer(name, connection)
+        try:
+            connection.send((method, arguments))
+            return connection.recv()
+        except (EOFError, OSError) as error:
+            raise NpxlError(
+                f"The process of {name} has ended before its work was done; what it printed says "
+                "why."
+            ) from error
 
     return ask
-
-
-def _answer(name: str, connection: Any) -> Any:
-    try:
-        return connection.recv()
-    except EOFError:
-        raise NpxlError(
-            f"The process of {name} has ended; what it printed says why. "
-            "Peers need: pip install 'npxl[peers]'."
-        ) from None

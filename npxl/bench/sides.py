@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import resource
+import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,7 +95,7 @@ class Npxl:
 
 
 class HuggingFace:
-    """TransfoXL of transformers, on torch with all cores."""
+    """TransfoXL of transformers, on torch."""
 
     def __init__(self, shape: Shape, n_threads: int | None = None) -> None:
         import torch
@@ -170,7 +171,10 @@ def _copy_parameters(params: Params, config: ModelConfig, peer: Any) -> None:
             part.of(theirs)[...] = params[name]
 
 
-SIDES: dict[str, type[Npxl] | type[HuggingFace]] = {"npxl": Npxl, "transformers": HuggingFace}
+SIDES: dict[str, Callable[[Shape, int | None], Side]] = {
+    "npxl": Npxl,
+    "transformers": HuggingFace,
+}
 
 
 def serve(connection: Any, name: str, shape: Shape, n_threads: int | None) -> None:
@@ -179,14 +183,21 @@ def serve(connection: Any, name: str, shape: Shape, n_threads: int | None) -> No
     A request is a method's name and its arguments; the answer is its result and the seconds.
     """
     side = SIDES[name](shape, n_threads)
-    connection.send(("ready", 0.0))
     while (request := connection.recv()) is not None:
         method, arguments = request
         if method == "peak_memory":
-            # In kilobytes on Linux, in bytes on macOS.
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            connection.send((peak, 0.0))
+            connection.send((_peak_memory(), 0.0))
             continue
         started = time.perf_counter()
         result = getattr(side, method)(*arguments)
         connection.send((result, time.perf_counter() - started))
+
+
+def _peak_memory() -> float | None:
+    """Largest resident memory of this process so far, in megabytes."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -8,7 +8,7 @@ from npxl.kernels.exponential import exp
 
 @kernel
 def attend_one(query_u, query_v, key, value, relative, scale, scores, attended):
-    """Fill attended [B, H, D] with the values' mean under softmax((q+u)ᵀk + (q+v)ᵀr).
+    """Fill attended [B, H, D] with the values' mean under softmax(((q+u)ᵀk + (q+v)ᵀr) · scale).
 
     query_u, query_v [B, H, D]; key, value [B, K, H, D]; relative [K, H, D] by descending distance,
     so that key j has row j; scores [H, K] to work in; scale of their type.
@@ -41,7 +41,7 @@ def attend_one(query_u, query_v, key, value, relative, scale, scores, attended):
         attended[b] = 0
         for j in range(n_keys):
             for h in range(n_heads):
-                weight = scores[h, j]
+                probability = scores[h, j]
                 v, out = value[b, j, h], attended[b, h]
                 for d in range(width):
-                    out[d] += weight * v[d]
+                    out[d] += probability * v[d]

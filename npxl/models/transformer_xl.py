@@ -284,7 +284,14 @@ class TransformerXL:
         return self._backward(fwd, dnll, self.params.zeros_like())
 
     def embed(self, inputs: Array) -> Array:
-        """What the first layer reads, before dropout: [B, q] int to [B, q, d_model]."""
+        """What the first layer reads, before dropout: [B, q] int to [B, q, d_model].
+
+        Raises
+        ------
+        NpxlError
+            When the inputs are not tokens of the vocabulary.
+        """
+        inputs = checked_tokens("inputs", inputs, self.config.vocab_size)
         return embedding_forward(inputs, self.params["embedding.weight"])
 
     def _backward(self, fwd: TransformerXLForward, dnll: Array | None, grads: Params) -> Array:
