@@ -96,8 +96,12 @@ def test_relative_softmax(dtype, seed, segment):
     scale = dtype(0.7)
     hidden = ~visible(*shape[1:], window)
     garbage = ~visible_by_distance(*shape[1:], window)
-    expected = naive_relative_softmax(*np.float64([scores, position_scores]), scale, window)
-    expected_gradients = naive_relative_softmax_gradient(np.float64(dp), expected, scale, window)
+    expected = naive_relative_softmax(
+        *np.array([scores, position_scores], np.float64), scale, window
+    )
+    expected_gradients = naive_relative_softmax_gradient(
+        dp.astype(np.float64), expected, scale, window
+    )
     scores[:, hidden] = position_scores[:, garbage] = dp[:, hidden] = np.nan
     for forward, backward in zip(
         forms(relative_softmax_forward), forms(relative_softmax_backward), strict=True
@@ -230,7 +234,7 @@ def test_layer_norm(dtype, seed, n, d):
     exact = x.astype(np.float64)
     std = np.sqrt(exact.var(-1, keepdims=True) + epsilon)
     z = (exact - exact.mean(-1, keepdims=True)) / std
-    g = np.float64(gain) * dy
+    g = gain.astype(np.float64) * dy
     # The Jacobian of the normalisation, (1 − 1/d − z zᵀ/d) / σ, written out row by row.
     jacobians = [
         (np.eye(d) - 1 / d - np.outer(row, row) / d) / s for row, s in zip(z, std, strict=True)
@@ -251,7 +255,7 @@ def test_layer_norm(dtype, seed, n, d):
         backward(*arrays, actual, *sums)
         assert_eq(actual, dx.astype(dtype), **tolerance)
         assert_eq(sums[0], (1 + (dy * z).sum(0)).astype(dtype), **tolerance)
-        assert_eq(sums[1], (1 + np.float64(dy).sum(0)).astype(dtype), **tolerance)
+        assert_eq(sums[1], (1 + dy.astype(np.float64).sum(0)).astype(dtype), **tolerance)
 
 
 # scatter
@@ -266,7 +270,7 @@ def test_scatter_add_counts_every_repetition(dtype, seed, n, n_symbols, d):
     rows = rng.standard_normal((2 * n, d)).astype(dtype)
     table = rng.standard_normal((n_symbols, d)).astype(dtype)
     expected = table.astype(np.float64)
-    np.add.at(expected, indices, np.float64(3 * rows))
+    np.add.at(expected, indices, (3 * rows).astype(np.float64))
     for add in forms(scatter_add):
         actual = table.copy()
         add(actual, read_only(indices), read_only(rows), dtype(3))
