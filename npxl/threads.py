@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from npxl.allocation import keep_freed_memory
 from npxl.errors import NpxlError
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Threads:
         self._stack = ExitStack()
 
     def __enter__(self) -> Threads:
+        keep_freed_memory()
         self._stack.enter_context(threadpool_limits(self._n_blas_threads))
         if self._n_threads > 1:
             # OpenMP counts threads for each thread that calls it, so every worker sets the limit.
