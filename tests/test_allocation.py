@@ -30,8 +30,7 @@ def page_faults(keep):
 
 @pytest.mark.skipif(not keep_freed_memory(), reason="needs the allocator of glibc")
 def test_arrays_that_come_and_go_cause_no_page_faults():
-    assert page_faults(keep=True) < 100
-    assert page_faults(keep=False) > 1000
+    assert 10 * page_faults(keep=True) < page_faults(keep=False)
 
 
 def test_another_allocator_is_left_alone(monkeypatch):
