@@ -1,11 +1,12 @@
 """npxl against what Hugging Face's TransfoXL gave when fixtures/make_transfoxl.py ran it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npxl import Memory, ModelConfig, TransformerXL
+from npxl import Memory, ModelConfig, NpxlError, TransformerXL
 from npxl.interop.transfoxl import parts
 
 FIXTURE = Path(__file__).parent / "fixtures" / "transfoxl.npz"
@@ -36,6 +37,12 @@ def test_every_tensor_of_theirs_is_one_of_ours(theirs, model):
     repeated |= {f"transformer.layers.{n}.dec_attn.r_{w}_bias" for n in range(2) for w in "wr"}
     assert {n.removeprefix("state ") for n in theirs if n.startswith("state")} == used | repeated
     assert set(parts(CONFIG)) == set(model.params)
+
+
+@pytest.mark.parametrize("change", [{"untie_r": True}, {"tie_weight": False}])
+def test_a_form_whose_names_are_not_known_is_refused(change):
+    with pytest.raises(NpxlError, match=next(iter(change))):
+        parts(replace(CONFIG, **change))
 
 
 def test_losses_memories_and_gradients_agree(theirs, model):

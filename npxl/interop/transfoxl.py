@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
+from npxl.errors import NpxlError
 
 Array = NDArray[Any]
 
@@ -26,7 +27,18 @@ class Part(NamedTuple):
 
 
 def parts(config: ModelConfig) -> dict[str, Part]:
-    """Where each of npxl's tensors is among theirs, for tied weights and shared biases u and v."""
+    """Where each of npxl's tensors is among theirs, for tied weights and shared biases u and v.
+
+    Raises
+    ------
+    NpxlError
+        When the configuration unties either.
+    """
+    if config.untie_r or not config.tie_weight:
+        raise NpxlError(
+            f"untie_r is {config.untie_r} and tie_weight {config.tie_weight}, but the names of "
+            "TransfoXL are known for untie_r=False and tie_weight=True."
+        )
     found = {
         "embedding.weight": Part("transformer.word_emb.emb_layers.0.weight"),
         "attention.u": Part("transformer.r_w_bias"),
