@@ -174,7 +174,9 @@ class Trainer:
         self._require_finite("loss", result.nll, step)
         self._require_finite("norm of the gradient", norm, step)
         if memory is not None:
+            saving = time.perf_counter()
             self._save_if_changed(memory)
+            started += time.perf_counter() - saving  # the update's speed has nothing of it
         lr = learning_rate(step, config, progress.steps)
         scale = clip_scale(norm, config.clip)
         self._optimizer.update(self._model.params.flat, result.gradient.flat, lr, scale)
