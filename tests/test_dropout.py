@@ -1,4 +1,4 @@
-"""DropoutCache: what its masks depend on, what they do not, and how they are distributed."""
+"""Dropout masks: what its masks depend on, what they do not, and how they are distributed."""
 
 import math
 
@@ -17,12 +17,13 @@ from numerical import (
 )
 
 from npxl.errors import NpxlError
+from npxl.kernels import random_mask
 from npxl.layers.dropout import (
-    DropoutCache,
     MaskKey,
     dropout_backward,
-    dropout_block,
+    dropout_cache,
     dropout_forward,
+    dropout_rule,
     mask_key,
 )
 
@@ -84,24 +85,24 @@ def test_a_shared_mask_does_not_depend_on_the_streams():
     assert not np.array_equal(masks[0] > 0, keep(x.shape, seed=1, step=2, site="positions"))
 
 
-@given(
-    seed=seeds,
-    sizes=st.tuples(*[st.integers(1, 4)] * 2, *[st.integers(1, 9)] * 2),
-    corner=st.tuples(st.integers(0, 8), st.integers(0, 8)),
-    extent=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-)
-def test_a_block_draws_the_decisions_of_the_whole(seed, sizes, corner, extent):
-    _, _, n_queries, n_keys = sizes
-    i, j = corner[0] % n_queries, corner[1] % n_keys
-    block = np.s_[:, :, i : i + extent[0], j : j + extent[1]]
-    x = np.random.default_rng(seed).standard_normal(sizes)
-    dropout = DropoutCache(0.5, MaskKey(seed, 1, 3).site("attention_probabilities"))
-    strides = n_queries * n_keys, n_keys
-    whole = dropout_block(x, dropout, 0, strides)
-    assert_eq(dropout_block(x[block], dropout, i * n_keys + j, strides), whole[block])
-    # The same decisions as one long row a stream, counted head by head and query by query.
-    flat, _ = dropout_forward(x.swapaxes(0, 1), *dropout)
-    assert_eq(flat.swapaxes(0, 1), whole)
+@given(seeds, batches, widths, rates, st.sampled_from([np.float32, np.float64]))
+def test_a_kernel_takes_the_decisions_of_the_whole_one_by_one(seed, leading, d, rate, dtype):
+    """By their numbers alone, in any order: what attention does with those of its cells."""
+    whole, cache = dropout_forward(
+        np.ones((*leading, d), dtype), rate, MaskKey(seed, 1, 3).site("attention_probabilities")
+    )
+    rule = dropout_rule(cache, np.dtype(dtype))
+    for b in reversed(range(len(whole))):
+        for n, factor in reversed(list(enumerate(whole[b].flat))):
+            assert random_mask.keep(rule, b, n) == factor
+
+
+def test_the_rule_of_no_dropout_keeps_everything():
+    for dtype in (np.float32, np.float64):
+        assert dropout_cache(0.0, MaskKey().site("hidden")) is dropout_cache(0.5, None) is None
+        rule = dropout_rule(None, np.dtype(dtype))
+        assert type(rule[-1]) is dtype
+        assert all(random_mask.keep(rule, b, n) == 1 for b in range(4) for n in range(100))
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.75, 0.99])

@@ -66,7 +66,7 @@ def test_every_entry_of_one_model():
 @pytest.mark.parametrize(
     ("module", "function", "wrong_tensors"),
     [
-        (attention, "relative_softmax_backward", {"layers.0.attention.w_q", "attention.u"}),
+        (attention, "attend_backward", {"layers.0.attention.w_q", "attention.u"}),
         (feed_forward, "linear_backward", {"layers.1.feed_forward.w_1"}),
         (decoder_layer, "layer_norm_backward", {"layers.0.attention_norm.gain", INPUT}),
         (transformer_xl, "softmax_backward", {"layers.1.feed_forward.w_2"}),

@@ -1,6 +1,8 @@
 """Every kernel against naive NumPy, compiled and as plain Python, in float32 and float64."""
 
 import math
+from typing import NamedTuple
+from unittest import mock
 
 import numba
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, read_only, seeds
+from plain import plain, within_bounds
 
-from npxl.kernels import kernel
+from npxl.kernels import kernel, vectors
 from npxl.kernels.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -17,12 +20,31 @@ from npxl.kernels.cross_entropy import (
 )
 from npxl.kernels.exponential import _exp_float32, exp
 from npxl.kernels.normalization import layer_norm_rows_backward, layer_norm_rows_forward
-from npxl.kernels.random_mask import drop, mix
-from npxl.kernels.relative_softmax import relative_softmax_backward, relative_softmax_forward
+from npxl.kernels.random_mask import drop, keep, mix
+from npxl.kernels.rectifier import rectify_backward, rectify_forward
+from npxl.kernels.relative_attention import (
+    relative_attention_heads_backward,
+    relative_attention_heads_forward,
+)
 from npxl.kernels.scatter import scatter_add
+from npxl.kernels.vectors import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    copies,
+    largest_lane,
+    load,
+    maximum,
+    multiply_add,
+    multiply_tile,
+    row_maximum,
+    store,
+    zeros,
+)
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 sizes = st.integers(1, 6)
+COMPILED = not numba.config.DISABLE_JIT
 
 
 def forms(function):
@@ -35,128 +57,443 @@ def rounding(dtype):
     return 2e-6 if dtype == np.float32 else 1e-14
 
 
-# relative_softmax
+# vectors
 
 
-@st.composite
-def segments(draw):
-    """Rows N, queries q (1 among them), keys K = m + q (m = 0 among them), window 1 … K or more."""
-    n, n_queries, n_memory = draw(sizes), draw(sizes), draw(st.integers(0, 5))
-    n_keys = n_memory + n_queries
-    return n, n_queries, n_keys, draw(st.integers(1, n_keys + 1))
-
-
-def visible(n_queries, n_keys, window):
-    """[q, K] bool: key j is not after query i and among its W nearest."""
-    i, j = np.ogrid[:n_queries, :n_keys]
-    distance = n_keys - n_queries + i - j
-    return (distance >= 0) & (distance < window)
-
-
-def visible_by_distance(n_queries, n_keys, window):
-    """[q, K] bool: column c, for distance K − 1 − c, belongs to a key that query i may see."""
-    i, c = np.ogrid[:n_queries, :n_keys]
-    distance = n_keys - 1 - c
-    return (distance <= n_keys - n_queries + i) & (distance < window)
-
-
-def naive_relative_softmax(scores, position_scores, scale, window):
-    n_rows, n_queries, n_keys = scores.shape
-    p = np.zeros(scores.shape)
-    for n, i in np.ndindex(n_rows, n_queries):
-        seen = np.flatnonzero(visible(n_queries, n_keys, window)[i])
-        distances = n_keys - n_queries + i - seen
-        s = (scores[n, i, seen] + position_scores[n, i, n_keys - 1 - distances]) * scale
-        weights = np.exp(s - s.max())
-        p[n, i, seen] = weights / weights.sum()
-    return p
-
-
-def naive_relative_softmax_gradient(dp, p, scale, window):
-    """The Jacobian of each row written out, and each of its entries sent where it came from."""
-    n_rows, n_queries, n_keys = p.shape
-    d_scores, d_position_scores = np.zeros(p.shape), np.zeros(p.shape)
-    for n, i in np.ndindex(n_rows, n_queries):
-        jacobian = (np.diag(p[n, i]) - np.outer(p[n, i], p[n, i])) * scale
-        for j in np.flatnonzero(visible(n_queries, n_keys, window)[i]):
-            seen = visible(n_queries, n_keys, window)[i]
-            d_scores[n, i, j] = jacobian[seen, j] @ dp[n, i, seen]
-            distance = n_keys - n_queries + i - j
-            d_position_scores[n, i, n_keys - 1 - distance] = d_scores[n, i, j]
-    return d_scores, d_position_scores
+@kernel
+def vector_operations(x, y, z, start, at, out):
+    a, b = load(x, start), load(y, start)
+    store(out, start, a)
+    store(out, start + 8, copies(x, at))
+    store(out, start + 16, zeros(x))
+    store(out, start + 24, multiply_add(a, b, load(z, start)))
+    store(out, start + 32, maximum(a, b))
+    return largest_lane(a)
 
 
 @dtypes
-@given(seed=seeds, segment=segments())
-def test_relative_softmax(dtype, seed, segment):
-    """What must not be read is NaN, and comes out as exactly zero."""
-    *shape, window = segment
-    rng = np.random.default_rng(seed)
-    scores, position_scores, dp = (rng.standard_normal((3, *shape)) * 3).astype(dtype)
-    scale = dtype(0.7)
-    hidden = ~visible(*shape[1:], window)
-    garbage = ~visible_by_distance(*shape[1:], window)
-    expected = naive_relative_softmax(
-        *np.array([scores, position_scores], np.float64), scale, window
+@given(seed=seeds, start=st.integers(0, 16), at=st.integers(0, 23))
+def test_vector_operations(dtype, seed, start, at):
+    """At any place, aligned or not, counted through all axes; and nothing beside it is written."""
+    x, y, z = np.random.default_rng(seed).standard_normal((3, 2, 3, 4)).astype(dtype)
+    a, b, c = (array.ravel()[start : start + LANES] for array in (x, y, z))
+    expected = np.full((8, 8), 7, dtype)
+    expected.reshape(-1)[start : start + 5 * LANES] = np.concatenate(
+        [a, np.full(LANES, x.flat[at]), np.zeros(LANES), a * b + c, np.maximum(a, b)]
     )
-    expected_gradients = naive_relative_softmax_gradient(
-        dp.astype(np.float64), expected, scale, window
+    for function in forms(vector_operations):
+        out = np.full((8, 8), 7, dtype)
+        largest = function(read_only(x), read_only(y), read_only(z), start, at, out)
+        assert largest == a.max()
+        assert_eq(out, expected, rtol=2 * np.finfo(dtype).eps)
+        exact = np.ones(64, bool)  # all but multiply_add, which a processor may round only once
+        exact[start + 3 * LANES : start + 4 * LANES] = False
+        np.testing.assert_array_equal(out.ravel()[exact], expected.ravel()[exact])
+
+
+@dtypes
+@pytest.mark.parametrize("place", range(8))
+def test_the_maximum_of_a_pair_with_nan_is_the_second(dtype, place):
+    x, y = np.arange(16, dtype=dtype).reshape(2, 8)
+    for first, second in ((x, y), (y, x)):
+        for spoiled in (first, second):
+            before = spoiled[place]
+            spoiled[place] = np.nan
+            for function in forms(vector_operations):
+                out = np.zeros(40, dtype)
+                function(first, second, first, 0, 0, out)
+                expected = np.full(8, y)  # the larger in all other places
+                expected[place] = second[place]
+                assert_eq(out[32:], expected)
+            spoiled[place] = before
+
+
+@kernel
+def strided_operations(x, start, at, out):
+    store(out, 0, load(x, start))
+    store(out, 8, copies(x, at))
+
+
+def test_places_are_counted_in_memory():
+    """From the first element of a view, whatever its strides: rows of one head of several."""
+    whole = np.random.default_rng(0).standard_normal((5, 3, 16))
+    x = whole[1:, 1]
+    for function in forms(strided_operations):
+        out = np.zeros(16)
+        function(x, 2 * x.strides[0] // x.itemsize + 4, x.strides[0] // x.itemsize + 1, out)
+        assert_eq(out, np.append(x[2, 4:12], np.full(8, x[1, 1])))
+
+
+strides = st.integers(0, 40)
+
+
+@dtypes
+@given(
+    seed=seeds,
+    starts=st.tuples(*[st.integers(0, 20)] * 3),
+    a_strides=st.tuples(strides, strides),
+    b_stride=strides,
+    out_stride=st.integers(TILE_COLUMNS, 40),
+    n=st.integers(0, 20),
+    add=st.booleans(),
+)
+def test_multiply_tile(dtype, seed, starts, a_strides, b_stride, out_stride, n, add):
+    draw = np.random.default_rng(seed)
+    a_start, b_start, out_start = starts
+    rows, columns, inner = np.arange(TILE_ROWS)[:, None], np.arange(TILE_COLUMNS), np.arange(n)
+    a_places = a_start + rows * a_strides[0] + inner * a_strides[1]  # [4, n]
+    b_places = b_start + inner[:, None] * b_stride + columns  # [n, 16]
+    out_places = out_start + rows * out_stride + columns  # [4, 16]
+    # What does not belong to the parts is NaN in A and B; in out it is to stay what it is.
+    a, b = np.full((2, 1000), np.nan, dtype)
+    a[a_places] = draw.standard_normal(a_places.shape)
+    b[b_places] = draw.standard_normal(b_places.shape)
+    before = draw.standard_normal(200).astype(dtype)
+    product = a[a_places].astype(np.float64) @ b[b_places]
+    expected = before.astype(np.float64)
+    expected[out_places] = product + add * expected[out_places]
+    for function in forms(multiply_tile):
+        out = before.copy()
+        function(
+            read_only(a), a_start, a_strides, read_only(b), b_start, b_stride,
+            out, out_start, out_stride, n, add,
+        )  # fmt: skip
+        assert_eq(out, expected.astype(dtype), rtol=rounding(dtype))
+        beside = np.delete(np.arange(out.size), out_places)
+        np.testing.assert_array_equal(out[beside], before[beside])
+
+
+@dtypes
+@pytest.mark.parametrize("size", range(1, 36))
+def test_row_maximum(dtype, size):
+    row = np.random.default_rng(size).standard_normal(size).astype(dtype)
+    for function in forms(row_maximum):
+        assert function(read_only(row)) == row.max()
+        assert function(np.full_like(row, -np.inf)) == -np.inf
+        for place in range(size):
+            for largest in (row.max() + 1, np.inf):
+                x = row.copy()
+                x[place] = largest
+                assert function(x) == dtype(largest)
+
+
+# relative_attention
+
+
+class Segment(NamedTuple):
+    n_streams: int = 1
+    n_queries: int = 1
+    n_memory: int = 0
+    n_heads: int = 1
+    width: int = 1
+    value_width: int = 1
+    window: int = 999
+    dropout: bool = False
+
+    @property
+    def n_keys(self):
+        return self.n_memory + self.n_queries
+
+    @property
+    def seen(self):
+        """[q, K] bool: key j is not after query i and among its W nearest."""
+        i, j = np.ogrid[: self.n_queries, : self.n_keys]
+        distance = self.n_memory + i - j
+        return (distance >= 0) & (distance < self.window)
+
+
+def at_edges(smallest, largest):
+    """Sizes that end at the edge of a tile, one before it or one behind it, among others."""
+    edges = [n + more for n in (4, 16, 32, 64) for more in (-1, 0, 1)]
+    edges = [n for n in edges if smallest <= n <= largest]
+    return st.integers(smallest, largest) | st.sampled_from(edges)
+
+
+def segments(longest_segment, longest_memory, widest):
+    return st.builds(
+        Segment,
+        n_streams=st.integers(1, 2),
+        n_queries=at_edges(1, longest_segment),
+        n_memory=at_edges(0, longest_memory),
+        n_heads=st.integers(1, 3),
+        width=at_edges(1, widest),
+        value_width=at_edges(1, widest),
+        window=at_edges(1, longest_segment + longest_memory + 1),
+        dropout=st.booleans(),
     )
-    scores[:, hidden] = position_scores[:, garbage] = dp[:, hidden] = np.nan
-    for forward, backward in zip(
-        forms(relative_softmax_forward), forms(relative_softmax_backward), strict=True
-    ):
-        p = scores.copy()
-        forward(p, read_only(position_scores), scale, window)
-        assert_eq(p, expected.astype(dtype), rtol=rounding(dtype))
-        assert (p[:, hidden] == 0).all()
-        assert (p[:, ~hidden] > 0).all()
-        np.testing.assert_allclose(p.sum(-1), 1, rtol=rounding(dtype))
-
-        p[:, hidden] = np.nan
-        d_scores, d_position_scores = dp.copy(), np.full_like(dp, np.nan)
-        backward(d_scores, read_only(p), d_position_scores, scale, window)
-        actual = d_scores, d_position_scores
-        for gradient, truth in zip(actual, expected_gradients, strict=True):
-            assert_eq(gradient, truth.astype(dtype), rtol=rounding(dtype), atol=rounding(dtype))
-        assert (d_scores[:, hidden] == 0).all()
-        assert (d_position_scores[:, garbage] == 0).all()
 
 
-def test_relative_softmax_is_the_shift_of_appendix_b():
+# The last query alone in its tile, in its block, or at the end of both; windows that are narrower
+# than a tile, that begin in one and that reach from one block into the one before.
+SEGMENTS = [
+    Segment(2, 5, 3, 3, 3, 2, 4, True),
+    Segment(1, 33, 20, 2, 16, 17, 18),
+    Segment(2, 32, 31, 2, 17, 16, 33, True),
+    Segment(1, 64, 65, 1, 32, 3, 64),
+    Segment(1, 70, 70, 2, 20, 33, dropout=True),
+    Segment(2, 37, 0, 1, 1, 15, 1),
+    Segment(1, 1, 139, 2, 48, 16, 100),
+]
+
+
+class Arrays(NamedTuple):
+    """What the kernels read, in the order of their arguments."""
+
+    query: np.ndarray  # [B, q, H, D]
+    key: np.ndarray  # [B, K, H, D]
+    value: np.ndarray  # [B, K, H, E]
+    relative: np.ndarray  # [K, H, D]
+    u: np.ndarray  # [H, D]
+    v: np.ndarray  # [H, D]
+    scale: np.floating
+    window: int
+    rule: tuple
+
+
+def arrays_of(segment, dtype, seed=0):
+    """Those, and a cotangent of what the forward pass fills."""
+    draw = np.random.default_rng(seed)
+    s = segment
+
+    def normal(*shape):
+        return draw.standard_normal(shape).astype(dtype)
+
+    rule = (0, 0, 0, 0, dtype(1))
+    if s.dropout:
+        rule = (*(int(word) for word in draw.integers(2**32, size=3)), 2**30, dtype(4 / 3))
+    x = Arrays(
+        normal(s.n_streams, s.n_queries, s.n_heads, s.width),
+        normal(s.n_streams, s.n_keys, s.n_heads, s.width),
+        normal(s.n_streams, s.n_keys, s.n_heads, s.value_width),
+        normal(s.n_keys, s.n_heads, s.width),
+        normal(s.n_heads, s.width),
+        normal(s.n_heads, s.width),
+        dtype(1.5 / math.sqrt(s.width)),
+        s.window,
+        rule,
+    )
+    return x, normal(s.n_streams, s.n_queries, s.n_heads, s.value_width)
+
+
+class Gradients(NamedTuple):
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    relative: np.ndarray
+    u: np.ndarray
+    v: np.ndarray
+
+
+def naive_attention(segment, x, d_attended):
+    """attended, largest and normalizer, and the gradients, in float64: a query after another.
+
+    The Jacobian of each softmax is written out, and nothing that a query does not see is read.
+    """
+    n_queries, n_keys, rule = segment.n_queries, segment.n_keys, x.rule
+    x = Arrays(*(np.asarray(array, np.float64) for array in x[:7]), x.window, rule)
+    attended = np.zeros(d_attended.shape)
+    largest, normalizer = np.zeros((2, len(x.query), segment.n_heads, n_queries))
+    mask = np.ones((*largest.shape, n_keys))
+    if segment.dropout:
+        drop(mask.reshape(len(mask), -1), mask.reshape(len(mask), -1), (*rule[:4], 4 / 3))
+    d = Gradients(*map(np.zeros_like, x[:6]))
+    for b, h, i in np.ndindex(largest.shape):
+        j = np.flatnonzero(segment.seen[i])
+        column = j + n_queries - 1 - i  # of relative: the shift of appendix B
+        query_u, query_v = x.query[b, i, h] + x.u[h], x.query[b, i, h] + x.v[h]
+        k, r, value, kept = (
+            x.key[b, j, h],
+            x.relative[column, h],
+            x.value[b, j, h],
+            mask[b, h, i, j],
+        )
+        scores = k @ query_u + r @ query_v
+        largest[b, h, i] = scores.max()
+        weights = np.exp((scores - scores.max()) * x.scale)
+        normalizer[b, h, i] = 1 / weights.sum()
+        a = weights / weights.sum()
+        attended[b, i, h] = (a * kept) @ value
+
+        d_out = d_attended[b, i, h].astype(np.float64)
+        jacobian = (np.diag(a) - np.outer(a, a)) * x.scale
+        d_scores = jacobian @ (kept * (value @ d_out))
+        d.query[b, i, h] = d_scores @ (k + r)
+        d.u[h] += d_scores @ k
+        d.v[h] += d_scores @ r
+        d.key[b, j, h] += np.outer(d_scores, query_u)
+        d.relative[column, h] += np.outer(d_scores, query_v)
+        d.value[b, j, h] += np.outer(a * kept, d_out)
+    return (attended, largest, normalizer), d
+
+
+def filled(forward, x, value_width, heads=None):
+    """attended, largest and normalizer, which were NaN before."""
+    n_streams, n_queries, n_heads, _ = x.query.shape
+    shapes = [(n_streams, n_queries, n_heads, value_width)] + [(n_streams, n_heads, n_queries)] * 2
+    outputs = [np.full(shape, np.nan, x.query.dtype) for shape in shapes]
+    forward(*x, heads or (0, n_heads), *outputs)
+    return outputs
+
+
+def gradients(backward, x, outputs, d_attended, heads=None):
+    """Of query, key, value and relative, which were NaN before, and of u and v, which were 1."""
+    d = Gradients(
+        *(np.full_like(array, np.nan) for array in x[:4]), np.ones_like(x.u), np.ones_like(x.v)
+    )
+    backward(d_attended, *outputs, *x, heads or (0, len(x.u)), *d)
+    return d
+
+
+def check_attention(forward, backward, segment, dtype, seed):
+    """Against the naive form; what no query sees is NaN, and must not be read."""
+    x, d_attended = arrays_of(segment, dtype, seed)
+    expected, expected_gradients = naive_attention(segment, x, d_attended)
+    unseen = ~segment.seen.any(0)
+    x.key[:, unseen] = x.value[:, unseen] = x.relative[: -segment.window] = np.nan
+    read = [array.copy() for array in (*x[:6], d_attended)]
+    outputs = filled(forward, x, segment.value_width)
+    # Inner products of so many terms of size one, and differences of them that may be zero.
+    n_terms = 5 + segment.width + segment.value_width
+    tolerance = dict.fromkeys(("rtol", "atol"), n_terms * rounding(dtype))
+    for output, truth in zip(outputs, expected, strict=True):
+        assert_eq(output, truth.astype(dtype), **tolerance)
+    read += [array.copy() for array in outputs]
+    d = gradients(backward, x, outputs, d_attended)
+    for array, before in zip((*x[:6], d_attended, *outputs), read, strict=True):
+        np.testing.assert_array_equal(array, before)
+    for ours, truth, before in zip(d, expected_gradients, (0, 0, 0, 0, 1, 1), strict=True):
+        assert_eq(ours, (before + truth).astype(dtype), **tolerance)
+    assert not d.key[:, unseen].any()
+    assert not d.value[:, unseen].any()
+    assert not d.relative[: -segment.window].any()
+
+
+@dtypes
+@pytest.mark.parametrize("segment", SEGMENTS)
+def test_relative_attention_at_the_edges_of_tiles(dtype, segment):
+    forward, backward = relative_attention_heads_forward, relative_attention_heads_backward
+    check_attention(forward, backward, segment, dtype, seed=1)
+
+
+@dtypes
+@given(segment=segments(70, 70, 33) if COMPILED else segments(12, 20, 17), seed=seeds)
+def test_relative_attention(dtype, segment, seed):
+    forward, backward = relative_attention_heads_forward, relative_attention_heads_backward
+    check_attention(forward, backward, segment, dtype, seed)
+
+
+@dtypes
+@given(segment=segments(12, 20, 17), seed=seeds)
+def test_relative_attention_as_plain_python(dtype, segment, seed):
+    """Down to the last kernel, with small blocks; no vector begins or ends outside of its array."""
+    kernels = relative_attention_heads_forward, relative_attention_heads_backward
+    forward, backward = (plain(function, _BLOCK=2 * TILE_ROWS) for function in kernels)
+    with mock.patch.object(vectors, "_in_memory", within_bounds):
+        check_attention(forward, backward, segment, dtype, seed)
+
+
+@dtypes
+@pytest.mark.parametrize("dropout", [False, True])
+def test_heads_by_themselves_are_what_they_are_among_others(dtype, dropout):
+    """To the last bit, and nothing of the others is written."""
+    segment = Segment(2, 37, 30, 4, 16, 5, 40, dropout)
+    x, d_attended = arrays_of(segment, dtype)
+    forward, backward = relative_attention_heads_forward, relative_attention_heads_backward
+    together = filled(forward, x, segment.value_width)
+    d_together = gradients(backward, x, together, d_attended)
+    for first, stop in ((0, 1), (1, 3), (3, 4), (0, 4), (2, 2)):
+        apart = filled(forward, x, segment.value_width, (first, stop))
+        d_apart = gradients(backward, x, together, d_attended, (first, stop))
+        ours, theirs = [*apart, *d_apart], [*together, *d_together]
+        axes = (2, 1, 1, 2, 2, 2, 1, 0, 0)  # of the heads
+        befores = [np.nan] * 7 + [1, 1]
+        chosen, others = np.arange(first, stop), np.delete(np.arange(4), np.arange(first, stop))
+        for one, all_, axis, before in zip(ours, theirs, axes, befores, strict=True):
+            np.testing.assert_array_equal(one.take(chosen, axis), all_.take(chosen, axis))
+            np.testing.assert_array_equal(one.take(others, axis), before)
+
+
+@pytest.mark.parametrize("width", [15, 16])
+def test_keys_and_values_may_be_parts_of_larger_arrays(width):
+    """As a reader has them."""
+    segment = Segment(2, 5, 20, 3, width, 2 * width, 12)
+    x, _ = arrays_of(segment, np.float64)
+
+    def part(array):
+        n_streams, n_keys, *head = array.shape
+        larger = np.full((n_streams, 2 * n_keys, *head), np.nan)
+        larger[:, 7 : 7 + n_keys] = array
+        return larger[:, 7 : 7 + n_keys]
+
+    in_parts = x._replace(key=part(x.key), value=part(x.value))
+    for forward in (relative_attention_heads_forward, plain(relative_attention_heads_forward)):
+        expected = filled(forward, x, segment.value_width)
+        for ours, truth in zip(filled(forward, in_parts, 2 * width), expected, strict=True):
+            np.testing.assert_array_equal(ours, truth)
+
+
+def probabilities(forward, query, key, relative, window, scale=1):
+    """a [q, K] of one head of one stream, without biases."""
+    dtype, (n_keys, width) = query.dtype.type, key.shape
+    x = Arrays(
+        query[None, :, None], key[None, :, None], np.eye(n_keys, dtype=dtype)[None, :, None],
+        relative[:, None], *np.zeros((2, 1, width), dtype), dtype(scale), window,
+        (0, 0, 0, 0, dtype(1)),
+    )  # fmt: skip
+    attended, _, _ = filled(forward, x, n_keys)
+    return attended[0, :, 0]
+
+
+ATTENTION_FORMS = (
+    relative_attention_heads_forward,
+    relative_attention_heads_forward.py_func,
+    plain(relative_attention_heads_forward),
+)
+
+
+@pytest.mark.parametrize("forward", ATTENTION_FORMS, ids=["jitted", "unjitted", "plain"])
+def test_relative_attention_is_the_shift_of_appendix_b(forward):
     """Y[i, j] = X[i, j + q − 1 − i], for every q ≤ K: one large position score selects its key."""
-    for n_keys in range(1, 6):
-        for n_queries in range(1, n_keys + 1):
-            for i, c in np.ndindex(n_queries, n_keys):
+    sizes = [(n_queries, n_keys) for n_keys in range(1, 6) for n_queries in range(1, n_keys + 1)]
+    for n_queries, n_keys in [*sizes, (13, 21), (21, 21)]:
+        no_key, distances = np.zeros((n_keys, n_keys)), np.eye(n_keys)
+        for c in range(n_keys):
+            query = np.tile(1e3 * distances[c], (n_queries, 1))  # X[i, c] = 1e3, for all i
+            a = probabilities(forward, query, no_key, distances, n_keys)
+            for i in range(n_queries):
                 j = c - (n_queries - 1 - i)
-                if j < 0:
-                    continue
-                scores = np.zeros((1, n_queries, n_keys))
-                position_scores = np.zeros_like(scores)
-                position_scores[0, i, c] = 1e3
-                relative_softmax_forward(scores, position_scores, 1.0, n_keys)
-                assert scores[0, i, j] == 1
+                if j >= 0:
+                    assert a[i, j] == 1
 
 
 @dtypes
-def test_relative_softmax_at_extreme_scores(dtype):
-    for forward in forms(relative_softmax_forward):
-        p = np.array([[[1e4, -1e4, 1e4], [-1e4, -1e4, -1e4]]], dtype)
-        forward(p, np.zeros_like(p), dtype(1), 3)
-        expected = np.array([[[1, 0, 0], [1 / 3, 1 / 3, 1 / 3]]], dtype)
-        assert_eq(p, expected, rtol=rounding(dtype))
-        assert (p[0, 0, 2], p[0, 0, 0]) == (0, 1)
+@pytest.mark.parametrize("forward", ATTENTION_FORMS, ids=["jitted", "unjitted", "plain"])
+def test_relative_attention_at_extreme_scores(dtype, forward):
+    query = np.array([[1], [-1], [0]], dtype)
+    key = np.array([[1e4], [-1e4], [1e4], [0], [1e4]], dtype)
+    a = probabilities(forward, query, key, np.zeros((5, 1), dtype), 4)
+    expected = [[1 / 2, 0, 1 / 2, 0, 0], [0, 1, 0, 0, 0], [0, 0.25, 0.25, 0.25, 0.25]]
+    assert_eq(a, np.array(expected, dtype), rtol=rounding(dtype))
+    hidden = [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]
+    assert (a[np.array(hidden, bool)] == 0).all()
 
 
 @dtypes
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_relative_softmax_spreads_nan_over_its_row_alone(dtype, place):
-    for forward in forms(relative_softmax_forward):
-        p = np.zeros((2, 1, 3), dtype)
-        p[0, 0, place] = np.nan
-        forward(p, np.zeros_like(p), dtype(1), 3)
-        assert np.isnan(p[0]).all()
-        assert_eq(p[1], np.full((1, 3), 1 / 3, dtype), rtol=rounding(dtype))
+@pytest.mark.parametrize("forward", ATTENTION_FORMS, ids=["jitted", "unjitted", "plain"])
+def test_relative_attention_spreads_nan_over_the_rows_that_see_it_alone(dtype, forward):
+    n_queries, n_keys, window = 7, 23, 9
+    draw = np.random.default_rng(0)
+    query, key, relative = (
+        draw.standard_normal((n, 3)).astype(dtype) for n in (n_queries, n_keys, n_keys)
+    )
+    right = probabilities(forward, query, key, relative, window)
+    seen = Segment(n_queries=n_queries, n_memory=n_keys - n_queries, window=window).seen
+    for j in range(n_keys):
+        spoiled = key.copy()
+        spoiled[j] = np.nan
+        a = probabilities(forward, query, spoiled, relative, window)
+        assert np.isnan(a[seen[:, j]][seen[seen[:, j]]]).all()
+        np.testing.assert_array_equal(a[~seen[:, j]], right[~seen[:, j]])
 
 
 # cross_entropy
@@ -309,23 +646,74 @@ def test_mix_flips_half_of_the_bits_for_every_bit_of_its_argument():
 
 
 @dtypes
-@given(seed=seeds, shape=st.tuples(*[st.integers(1, 4)] * 4), stream=words, start=words)
-def test_drop(dtype, seed, shape, stream, start):
+@given(seed=seeds, shape=st.tuples(sizes, sizes), stream=words, start=words | st.integers(0, 2**40))
+def test_keep_and_drop(dtype, seed, shape, stream, start):
     """Entry by entry from the definition: streams and counters that wrap around included."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape).astype(dtype)
     low, high, threshold = (int(word) for word in rng.integers(2**32, size=3))
-    strides = shape[2] * shape[3], shape[3]
-    expected = np.zeros_like(x)
-    for h, b, i, j in np.ndindex(shape):
-        key = mix(low ^ ((stream + b) % 2**32))
-        count = (start + h * strides[0] + i * strides[1] + j) % 2**32
-        if mix(mix(count ^ key) ^ mix(high ^ key)) >= threshold:
-            expected[h, b, i, j] = x[h, b, i, j] * dtype(1.25)
+    rule = (low, high, stream, threshold, dtype(1.25))
+
+    def factor(row, number):
+        key = mix(low ^ ((stream + row) % 2**32))
+        bits = mix(mix(number % 2**32 ^ key) ^ mix(high ^ key))
+        return dtype(1.25 if bits >= threshold else 0)
+
+    for function in forms(keep):
+        for row, number in np.ndindex(shape):
+            kept = function(rule, row, start + number)
+            assert kept == factor(row, start + number)
+    expected = np.array([[x[index] * factor(*index) for index in np.ndindex(shape)]], dtype)
     for function in forms(drop):
         y = np.full_like(x, np.nan)
-        function(read_only(x), y, low, high, stream, threshold, dtype(1.25), start, strides)
+        function(read_only(x), y, rule)
+        assert_eq(y, expected.reshape(shape))
+
+
+@dtypes
+def test_a_threshold_of_zero_keeps_everything_as_it_is(dtype):
+    x = np.random.default_rng(0).standard_normal((3, 50)).astype(dtype)
+    for function in forms(drop):
+        y = np.full_like(x, np.nan)
+        function(read_only(x), y, (0, 0, 0, 0, dtype(1)))
+        assert_eq(y, x)
+
+
+# rectifier
+
+
+@dtypes
+@given(seed=seeds, shape=st.tuples(sizes, sizes, sizes), threshold=st.sampled_from([0, 2**30]))
+def test_rectifier(dtype, seed, shape, threshold):
+    """Dropout's decisions are those of `drop` for each row's entries, in their order."""
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *shape)).astype(dtype)
+    bias, before = rng.standard_normal((2, shape[-1])).astype(dtype)
+    factor = dtype(4 / 3 if threshold else 1)
+    rule = (*(int(word) for word in rng.integers(2**32, size=3)), threshold, factor)
+    mask = np.ones((len(x), x[0].size), dtype)
+    drop(mask.copy(), mask, rule)
+    mask = mask.reshape(shape)
+    expected = np.maximum(x + bias, 0) * mask
+    dx = dy * mask * (x + bias > 0)
+    d_bias = before + dx.astype(np.float64).sum((0, 1))
+    rows = (-1, shape[-1])
+    for forward, backward in zip(forms(rectify_forward), forms(rectify_backward), strict=True):
+        y = x.copy()
+        forward(y, read_only(bias), rule)
         assert_eq(y, expected)
+        gradient, total = dy.copy(), before.copy()
+        backward(gradient.reshape(rows), read_only(y.reshape(rows)), factor, total)
+        assert_eq(gradient, dx)
+        assert_eq(total, d_bias.astype(dtype), rtol=rounding(dtype), atol=rounding(dtype))
+
+
+@dtypes
+def test_the_rectifier_lets_nan_through(dtype):
+    for function in forms(rectify_forward):
+        x = np.array([[[np.nan, -1, 1, 0, -np.inf, np.inf]]], dtype)
+        function(x, np.zeros(6, dtype), (0, 0, 0, 0, dtype(1)))
+        assert_eq(x, np.array([[[np.nan, 0, 1, 0, 0, np.inf]]], dtype))
 
 
 # exponential
@@ -389,22 +777,30 @@ def test_exp_beyond_its_range_and_of_nan(dtype):
 
 f4, i8 = numba.types.float32, numba.types.int64
 f4_1, f4_2, f4_3, f4_4 = (numba.types.Array(f4, ndim, "C") for ndim in (1, 2, 3, 4))
-i8_1 = numba.types.Array(i8, 1, "C")
+i8_1, pair = numba.types.Array(i8, 1, "C"), numba.types.UniTuple(i8, 2)
+rule = numba.types.Tuple((i8, i8, i8, i8, f4))
+attention = (f4_4, f4_4, f4_4, f4_3, f4_2, f4_2, f4, i8, rule, pair)
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="asks what was compiled")
+@pytest.mark.skipif(not COMPILED, reason="asks what was compiled")
 @pytest.mark.parametrize(
     ("function", "signature"),
     [
-        (relative_softmax_forward, (f4_3, f4_3, f4, i8)),
-        (relative_softmax_backward, (f4_3, f4_3, f4_3, f4, i8)),
+        (relative_attention_heads_forward, (*attention, f4_4, f4_3, f4_3)),
+        (
+            relative_attention_heads_backward,
+            (f4_4, f4_4, f4_3, f4_3, *attention, f4_4, f4_4, f4_4, f4_3, f4_2, f4_2),
+        ),
+        (multiply_tile, (f4_2, i8, pair, f4_2, i8, i8, f4_2, i8, i8, i8, numba.types.boolean)),
         (cross_entropy_forward, (f4_2, i8_1, f4_1)),
         (cross_entropy_backward, (f4_2, i8_1, f4_1, f4_2)),
         (log_softmax_rows, (f4_2,)),
         (layer_norm_rows_forward, (f4_2, f4_1, f4_1, f4, f4_2, f4_2, f4_1)),
         (layer_norm_rows_backward, (f4_2, f4_2, f4_1, f4_1, f4_2, f4_1, f4_1)),
         (scatter_add, (f4_2, i8_1, f4_2, f4)),
-        (drop, (f4_4, f4_4, i8, i8, i8, i8, f4, i8, numba.types.UniTuple(i8, 2))),
+        (drop, (f4_2, f4_2, rule)),
+        (rectify_forward, (f4_3, f4_1, rule)),
+        (rectify_backward, (f4_2, f4_2, f4, f4_1)),
     ],
 )
 def test_float32_kernels_compute_in_float32(function, signature):

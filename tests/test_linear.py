@@ -13,7 +13,7 @@ from numerical import (
     widths,
 )
 
-from npxl.layers.linear import linear_backward, linear_forward
+from npxl.layers.linear import linear_backward, linear_backward_weight, linear_forward
 
 
 def naive(x, weight, bias):
@@ -69,6 +69,21 @@ def test_backward_adds_to_the_gradients(seed, leading, d, e):
     assert_eq(linear_backward(dy, x, weight, *after), dx)
     for i in range(2):
         assert_eq(after[i] - before[i], fresh[i], rtol=1e-14, atol=1e-15)
+
+
+@given(seeds, leading_shapes, widths, widths)
+def test_a_constant_x_leaves_the_gradients_of_weight_and_bias(seed, leading, d, e):
+    x, weight, bias, dy = map(read_only, draw(seed, leading, d, e))
+    rng = np.random.default_rng(seed + 1)
+    before = rng.standard_normal(weight.shape), rng.standard_normal(bias.shape)
+    expected, actual = [[array.copy() for array in before] for _ in range(2)]
+    linear_backward(dy, x, weight, *expected)
+    linear_backward_weight(dy, x, *actual)
+    for i in range(2):
+        assert_eq(actual[i], expected[i])
+    without_bias = before[0].copy()
+    linear_backward_weight(dy, x, without_bias)
+    assert_eq(without_bias, expected[0])
 
 
 @given(seeds, leading_shapes, widths, widths)

@@ -98,7 +98,7 @@ def test_attention_of_one_query_against_its_equation(function, dtype):
     relative = draw.standard_normal((n_keys, n_heads, width)).astype(dtype)
     attended = np.full((n_streams, n_heads, width), np.nan, dtype)
     scores = np.full((n_heads, n_keys), np.nan, dtype)
-    function(q_u, q_v, key, value, relative, dtype(0.5), scores, attended)
+    function(q_u, q_v, key, value, relative, dtype(0.5), (0, n_heads), scores, attended)
     a = np.einsum("bhd,bjhd->bhj", q_u, key) + np.einsum("bhd,jhd->bhj", q_v, relative)
     p = np.exp(a / 2) / np.exp(a / 2).sum(-1, keepdims=True)
     expected = np.einsum("bhj,bjhd->bhd", p, value)

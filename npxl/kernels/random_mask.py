@@ -22,22 +22,25 @@ def mix(x):
 
 
 @kernel
-def drop(x, y, key_low, key_high, first_stream, threshold, scale, start, strides):
-    """y = x · mask · scale, where an entry is kept when its 32 random bits reach `threshold`.
+def keep(rule, row, number):
+    """What dropout multiplies entry `number` of a row by: 0, or 1 / (1 − rate).
 
-    x and y [H, B, I, J].  Entry (h, b, i, j) takes decision number start + h · strides[0] +
-    i · strides[1] + j of stream first_stream + b: a block of a larger array draws the same
-    decisions as the whole.
+    rule is (key_low, key_high, first_stream, threshold, 1 / (1 − rate)): row r holds stream
+    first_stream + r, and an entry is kept when its 32 random bits reach the threshold.
     """
+    key_low, key_high, first_stream, threshold, factor = rule
+    stream_low = mix(key_low ^ ((first_stream + row) & _WORD))
+    stream_high = mix(key_high ^ stream_low)
+    bits = mix(mix((number & _WORD) ^ stream_low) ^ stream_high)
+    return factor if bits >= threshold else factor - factor
+
+
+@kernel
+def drop(x, y, rule):
+    """y = x · mask / (1 − rate), x and y [B, n], with the mask of `keep`."""
     zero = x.dtype.type(0)
-    for h in range(x.shape[0]):
-        for b in range(x.shape[1]):
-            stream_low = mix(key_low ^ ((first_stream + b) & _WORD))
-            stream_high = mix(key_high ^ stream_low)
-            for i in range(x.shape[2]):
-                offset = start + h * strides[0] + i * strides[1]
-                x_row = x[h, b, i]
-                y_row = y[h, b, i]
-                for j in range(x_row.size):
-                    bits = mix(mix(((offset + j) & _WORD) ^ stream_low) ^ stream_high)
-                    y_row[j] = x_row[j] * scale if bits >= threshold else zero
+    for row in range(x.shape[0]):
+        x_row, y_row = x[row], y[row]
+        for number in range(x_row.size):
+            factor = keep(rule, row, number)
+            y_row[number] = x_row[number] * factor if factor > zero else zero

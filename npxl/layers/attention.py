@@ -6,26 +6,32 @@ Derived in docs/attention.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.kernels.relative_softmax import relative_softmax_backward, relative_softmax_forward
+from npxl.kernels.relative_attention import (
+    relative_attention_heads_backward,
+    relative_attention_heads_forward,
+)
 from npxl.layers.dropout import (
     DropoutCache,
     Site,
     dropout_backward,
-    dropout_block,
     dropout_cache,
     dropout_forward,
+    dropout_rule,
 )
-from npxl.layers.linear import linear_backward, linear_forward
+from npxl.layers.linear import (
+    linear_backward,
+    linear_backward_input,
+    linear_backward_weight,
+    linear_forward,
+)
+from npxl.threads import spread
 
 Array = NDArray[Any]
-
-_BLOCK = 128  # queries handled together: keys that none of them may see are not computed
 
 
 class AttentionWeights(NamedTuple):
@@ -40,21 +46,26 @@ class AttentionWeights(NamedTuple):
     v: Array  # [H, d_head]
 
 
+class AttendCache(NamedTuple):
+    """What `attend_backward` needs."""
+
+    query: Array  # [B, q, H, d_head]
+    key: Array  # [B, K, H, d_head]
+    value: Array  # [B, K, H, d_head]
+    relative: Array  # [K, H, d_head]: W_{k,R} R
+    attended: Array  # [B, q, H, d_head]
+    largest: Array  # [B, H, q]: of each query's scores A
+    normalizer: Array  # [B, H, q]: 1 / Σ_j e^{(A_ij − largest) / √d_head}
+    window: int
+    dropout: DropoutCache | None
+
+
 class AttentionCache(NamedTuple):
     """What the backward pass needs."""
 
     context: Array  # [B, K, d_model]
     positions: Array  # [K, d_model]
-    query_u: Array  # [B, q, H, d_head]: query + u
-    query_v: Array  # [B, q, H, d_head]: query + v
-    key: Array  # [B, K, H, d_head]
-    value: Array  # [B, K, H, d_head]
-    relative: Array  # [K, H, d_head]: W_{k,R} R
-    probabilities: list[Array]  # a block of queries each: [H, B, rows, keys]
-    attended: Array  # [B, q, H·d_head]
-    scale: Any  # 1 / √d_head, in the precision of the scores
-    window: int
-    attention_dropout: DropoutCache | None
+    attend: AttendCache
     output_dropout: DropoutCache | None
 
 
@@ -82,27 +93,20 @@ def relative_attention_forward(
     `dropout` that of y.
     """
     batch_size, n_keys, _ = context.shape
-    n_heads, d_head = weights.u.shape
-    heads = (n_heads, d_head)
+    heads = weights.u.shape  # (H, d_head)
     segment = context[:, n_keys - n_queries :]  # [B, q, d_model]
     query = linear_forward(segment, weights.w_q).reshape(batch_size, n_queries, *heads)
     key = linear_forward(context, weights.w_k).reshape(batch_size, n_keys, *heads)
     value = linear_forward(context, weights.w_v).reshape(batch_size, n_keys, *heads)
     relative = linear_forward(positions, weights.w_r).reshape(n_keys, *heads)
-    query_u, query_v = query + weights.u, query + weights.v  # [B, q, H, d_head]
 
-    scale = score_scale(d_head, context.dtype)
-    attention_dropout = dropout_cache(dropatt, attention_site)
-    attended, probabilities = attend(
-        query_u, query_v, key, value, relative, scale, window, attention_dropout
-    )
-    attended = attended.reshape(batch_size, n_queries, -1)
-    y = linear_forward(attended, weights.w_o)  # [B, q, d_model]
-    y, output_dropout = dropout_forward(y, dropout, output_site)
-    return y, AttentionCache(
-        context, positions, query_u, query_v, key, value, relative,
-        probabilities, attended, scale, window, attention_dropout, output_dropout,
+    attended, attend_cache = attend_forward(
+        query, key, value, relative, weights.u, weights.v, window,
+        dropout_cache(dropatt, attention_site),
     )  # fmt: skip
+    y = linear_forward(attended.reshape(batch_size, n_queries, -1), weights.w_o)  # [B, q, d_model]
+    y, output_dropout = dropout_forward(y, dropout, output_site)
+    return y, AttentionCache(context, positions, attend_cache, output_dropout)
 
 
 def relative_attention_backward(
@@ -117,135 +121,99 @@ def relative_attention_backward(
     Returns the gradient of context[:, first:], [B, K − first, d_model]: with first = K − q that of
     the segment alone, since memory is a constant.  W_k and W_v receive gradient from every key.
     """
-    batch_size, n_keys, d_model = cache.context.shape
-    _, n_queries, n_heads, d_head = cache.query_u.shape
+    context, attended = cache.context, cache.attend.attended
+    batch_size, n_queries = attended.shape[:2]
+    n_memory = context.shape[1] - n_queries
 
     dy = dropout_backward(dy, cache.output_dropout)
-    d_attended = linear_backward(dy, cache.attended, weights.w_o, grads.w_o)
-    d_attended = d_attended.reshape(batch_size, n_queries, n_heads, d_head)
-    d_query_u, d_query_v = np.empty_like(cache.query_u), np.empty_like(cache.query_v)
-    d_key, d_value = np.zeros_like(cache.key), np.zeros_like(cache.value)
-    d_relative = np.zeros_like(cache.relative)  # [K, H, d_head]
-
-    blocks = _blocks(n_queries, n_keys, cache.window)
-    for (rows, keys, distances), p in zip(blocks, cache.probabilities, strict=True):
-        d_out, v = _by_head(d_attended, rows), _by_head(cache.value, keys)
-        a = _dropped(p, cache.attention_dropout, rows, keys, n_queries, n_keys)
-        _by_head(d_value, keys)[...] += a.swapaxes(2, 3) @ d_out
-        da = _matmul(d_out, v.swapaxes(2, 3))  # [H, B, rows, keys]
-        # The gradient of the probabilities, which the kernel overwrites by that of content scores.
-        d_content = _dropped(da, cache.attention_dropout, rows, keys, n_queries, n_keys)
-        d_position = np.empty_like(d_content)  # [H, B, rows, distances]
-        relative_softmax_backward(
-            _rows(d_content), _rows(p), _rows(d_position), cache.scale, cache.window
+    d_attended = linear_backward(
+        dy, attended.reshape(batch_size, n_queries, -1), weights.w_o, grads.w_o
+    ).reshape(attended.shape)
+    d_query, d_key, d_value, d_relative = (
+        gradient.reshape(*gradient.shape[:-2], -1)  # heads side by side: [..., H·d_head]
+        for gradient in attend_backward(
+            d_attended, cache.attend, weights.u, weights.v, grads.u, grads.v
         )
-
-        k, r = _by_head(cache.key, keys), _by_head(cache.relative[None], distances)
-        np.matmul(d_content, k, out=_by_head(d_query_u, rows))
-        np.matmul(d_position, r, out=_by_head(d_query_v, rows))
-        dk = d_content.swapaxes(2, 3) @ _by_head(cache.query_u, rows)  # [H, B, keys, d_head]
-        dr = d_position.swapaxes(2, 3) @ _by_head(cache.query_v, rows)  # [H, B, distances, d_head]
-        _by_head(d_key, keys)[...] += dk
-        _by_head(d_relative[None], distances)[...] += dr.sum(1, keepdims=True)
-
-    grads.u[...] += d_query_u.sum((0, 1))
-    grads.v[...] += d_query_v.sum((0, 1))
-    d_query = (d_query_u + d_query_v).reshape(batch_size, n_queries, -1)
-    d_key = d_key.reshape(batch_size, n_keys, -1)
-    d_value = d_value.reshape(batch_size, n_keys, -1)
-    linear_backward(d_relative.reshape(n_keys, -1), cache.positions, weights.w_r, grads.w_r)
-
-    n_memory = n_keys - n_queries
-    d_context = np.zeros((batch_size, n_keys - first, d_model), dy.dtype)
-    segment = cache.context[:, n_memory:]
-    d_context[:, n_memory - first :] = linear_backward(d_query, segment, weights.w_q, grads.w_q)
-    # Not `linear_backward`, which would compute the gradient of the rows before `first` as well.
-    context = cache.context.reshape(-1, d_model)  # [B·K, d_model]
-    for d_projected, weight, d_weight in (
-        (d_key, weights.w_k, grads.w_k),
-        (d_value, weights.w_v, grads.w_v),
-    ):
-        d_weight += d_projected.reshape(-1, d_projected.shape[-1]).T @ context
-        d_context += d_projected[:, first:] @ weight
+    )
+    linear_backward_weight(d_relative, cache.positions, grads.w_r)  # positions are constants
+    linear_backward_weight(d_key, context, grads.w_k)
+    linear_backward_weight(d_value, context, grads.w_v)
+    linear_backward_weight(d_query, context[:, n_memory:], grads.w_q)
+    d_context = linear_backward_input(d_key[:, first:], weights.w_k)  # [B, K − first, d_model]
+    d_context += linear_backward_input(d_value[:, first:], weights.w_v)
+    d_context[:, n_memory - first :] += linear_backward_input(d_query, weights.w_q)
     return d_context
 
 
-def attend(
-    query_u: Array,
-    query_v: Array,
+def attend_forward(
+    query: Array,
     key: Array,
     value: Array,
     relative: Array,
-    scale: Any,
+    u: Array,
+    v: Array,
     window: int,
     dropout: DropoutCache | None = None,
-) -> tuple[Array, list[Array]]:
-    """Σ_j a_ij v_j with a = softmax_j(A · scale), of queries, keys and values already projected.
+) -> tuple[Array, AttendCache]:
+    """Σ_j ã_ij v_j of queries [B, q, H, d_head] and keys and values [B, K, H, d_head].
 
-    query_u, query_v [B, q, H, d_head]; key, value [B, K, H, d_head]; relative [K, H, d_head];
-    scale as `score_scale` gives it.
-    Returns [B, q, H, d_head] and the probabilities of each block of queries, [H, B, rows, keys].
+    relative [K, H, d_head] by descending distance; ã is a = softmax_j(A / √d_head) after dropout.
+    Returns [B, q, H, d_head].
     """
-    n_queries, n_keys = query_u.shape[1], key.shape[1]
-    attended: Array = np.empty_like(query_u)  # [B, q, H, d_head]
-    probabilities = []
-    for rows, keys, distances in _blocks(n_queries, n_keys, window):
-        k, r = _by_head(key, keys), _by_head(relative[None], distances)
-        # Content scores, which the kernel overwrites by the probabilities.
-        p = _matmul(_by_head(query_u, rows), k.swapaxes(2, 3))  # [H, B, rows, keys]
-        position_scores = _matmul(_by_head(query_v, rows), r.swapaxes(2, 3))
-        relative_softmax_forward(_rows(p), _rows(position_scores), scale, window)
-        probabilities.append(p)
-        a = _dropped(p, dropout, rows, keys, n_queries, n_keys)
-        np.matmul(a, _by_head(value, keys), out=_by_head(attended, rows))
-    return attended, probabilities
+    batch_size, n_queries, n_heads, _ = query.shape
+    attended: Array = np.empty((*query.shape[:3], value.shape[3]), query.dtype)
+    largest: Array = np.empty((batch_size, n_heads, n_queries), query.dtype)
+    normalizer = np.empty_like(largest)
+    scale, rule = score_scale(query), dropout_rule(dropout, query.dtype)
+
+    def task(heads: range) -> None:
+        relative_attention_heads_forward(
+            query, key, value, relative, u, v, scale, window, rule, (heads.start, heads.stop),
+            attended, largest, normalizer,
+        )  # fmt: skip
+
+    spread(task, n_heads)
+    return attended, AttendCache(
+        query, key, value, relative, attended, largest, normalizer, window, dropout
+    )
 
 
-def score_scale(d_head: int, dtype: np.dtype[Any]) -> Any:
+def attend_backward(
+    d_attended: Array, cache: AttendCache, u: Array, v: Array, d_u: Array, d_v: Array
+) -> tuple[Array, Array, Array, Array]:
+    """The gradients of query, key, value and relative; adds to d_u and d_v [H, d_head].
+
+    With dã = d_attended vᵀ, da after dropout and dA = a · (da − Σ_j a da) / √d_head:
+
+        d(q + u) = dA k, d(q + v) = dX r, dk = dAᵀ (q + u), dr = dXᵀ (q + v), dv = ãᵀ d_attended
+
+    where dX is dA, shifted back.
+    """
+    query, key, value, relative = cache.query, cache.key, cache.value, cache.relative
+    d_query, d_key, d_value, d_relative = map(np.empty_like, (query, key, value, relative))
+    scale, rule = score_scale(query), dropout_rule(cache.dropout, query.dtype)
+
+    def task(heads: range) -> None:
+        relative_attention_heads_backward(
+            d_attended, cache.attended, cache.largest, cache.normalizer,
+            query, key, value, relative, u, v, scale, cache.window, rule,
+            (heads.start, heads.stop), d_query, d_key, d_value, d_relative, d_u, d_v,
+        )  # fmt: skip
+
+    spread(task, query.shape[2])
+    return d_query, d_key, d_value, d_relative
+
+
+def attention_probabilities(cache: AttendCache, u: Array, v: Array) -> Array:
+    """a [B, H, q, K], before dropout: what attending to the unit vectors finds."""
+    batch_size, n_keys, n_heads, _ = cache.key.shape
+    units = np.eye(n_keys, dtype=cache.key.dtype)[None, :, None]
+    units = np.broadcast_to(units, (batch_size, n_keys, n_heads, n_keys))
+    attended, _ = attend_forward(cache.query, cache.key, units, cache.relative, u, v, cache.window)
+    probabilities: Array = attended.swapaxes(1, 2)
+    return probabilities
+
+
+def score_scale(query: Array) -> Any:
     """1 / √d_head as a scalar of the scores' precision, which a kernel must not widen."""
-    return dtype.type(1 / math.sqrt(d_head))
-
-
-def _blocks(n_queries: int, n_keys: int, window: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Blocks of queries, the keys that any of them sees, and the rows of R for their distances.
-
-    Each block is relative attention of its own: its queries are the last of its keys.
-    """
-    n_memory = n_keys - n_queries
-    for start in range(0, n_queries, _BLOCK):
-        stop = min(start + _BLOCK, n_queries)
-        first_key = max(0, n_memory + start + 1 - window)
-        last_key = n_memory + stop
-        yield (
-            slice(start, stop),
-            slice(first_key, last_key),
-            slice(n_keys - (last_key - first_key), n_keys),
-        )
-
-
-def _by_head(x: Array, rows: slice) -> Array:
-    """A view of the rows of x [B, n, H, d_head] with heads in front: [H, B, rows, d_head]."""
-    view: Array = x[:, rows].transpose(2, 0, 1, 3)
-    return view
-
-
-def _matmul(x: Array, y: Array) -> Array:
-    """x y in a contiguous array, which the kernels can then overwrite."""
-    out: Array = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
-    np.matmul(x, y, out=out)
-    return out
-
-
-def _rows(scores: Array) -> Array:
-    """A view of contiguous [H, B, q, K] as the kernels take it: [H·B, q, K]."""
-    return scores.reshape(-1, *scores.shape[2:])
-
-
-def _dropped(
-    p: Array, cache: DropoutCache | None, rows: slice, keys: slice, n_queries: int, n_keys: int
-) -> Array:
-    """Dropout of a block of the attention probabilities [H, B, q, K] of a whole segment."""
-    if cache is None:
-        return p
-    start = rows.start * n_keys + keys.start
-    return dropout_block(p, cache, start, strides=(n_queries * n_keys, n_keys))
+    return query.dtype.type(1 / math.sqrt(query.shape[-1]))

@@ -12,6 +12,8 @@ from npxl.errors import NpxlError
 from npxl.kernels.random_mask import drop
 
 Array = NDArray[Any]
+Rule = tuple[int, int, int, int, Any]
+"""Two words of key, the first stream's number, the threshold of random bits, and 1 / (1 − rate)."""
 
 
 class MaskKey(NamedTuple):
@@ -82,22 +84,17 @@ def dropout_cache(rate: float, site: Site | None) -> DropoutCache | None:
 def _apply(x: Array, cache: DropoutCache | None) -> Array:
     if cache is None:
         return x
-    rows = x.reshape(1, x.shape[0], 1, -1)
-    return dropout_block(rows, cache, start=0, strides=(0, 0)).reshape(x.shape)
-
-
-def dropout_block(x: Array, cache: DropoutCache, start: int, strides: tuple[int, int]) -> Array:
-    """The map of `dropout_forward` for x [H, B, I, J], a block of attention probabilities.
-
-    Entry (h, b, i, j) takes decision number start + h · strides[0] + i · strides[1] + j of its
-    stream, so that a block takes the same decisions as the whole would.
-    """
-    rate, site = cache
-    y = np.empty_like(x)
-    scale = x.dtype.type(1 / (1 - rate))
-    threshold = round(rate * 2**32)
-    drop(x, y, site.low, site.high, site.first_stream, threshold, scale, start, strides)
+    y = np.empty(x.shape, x.dtype)
+    drop(x.reshape(len(x), -1), y.reshape(len(x), -1), dropout_rule(cache, x.dtype))
     return y
+
+
+def dropout_rule(cache: DropoutCache | None, dtype: np.dtype[Any]) -> Rule:
+    """A mask as kernels take it; one that keeps everything for None."""
+    if cache is None:
+        return 0, 0, 0, 0, dtype.type(1)
+    rate, site = cache
+    return *site, round(rate * 2**32), dtype.type(1 / (1 - rate))
 
 
 def mask_key(rng: MaskKey | np.random.Generator | None) -> MaskKey | None:

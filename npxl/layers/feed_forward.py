@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from npxl.layers.dropout import DropoutCache, Site, dropout_backward, dropout_forward
+from npxl.kernels.rectifier import rectify_backward, rectify_forward
+from npxl.layers.dropout import (
+    DropoutCache,
+    Site,
+    dropout_backward,
+    dropout_cache,
+    dropout_forward,
+    dropout_rule,
+)
 from npxl.layers.linear import linear_backward, linear_forward
 
 Array = NDArray[Any]
@@ -25,9 +32,8 @@ class FeedForwardWeights(NamedTuple):
 class FeedForwardCache(NamedTuple):
     """What the backward pass needs."""
 
-    x: Array  # [..., d_model]
-    active: Array  # [..., d_inner] bool: where the ReLU let its input through
-    inner: Array  # [..., d_inner], after dropout
+    x: Array  # [B, ..., d_model]
+    inner: Array  # [B, ..., d_inner], rectified and after dropout
     inner_dropout: DropoutCache | None
     outer_dropout: DropoutCache | None
 
@@ -41,15 +47,15 @@ def feed_forward_forward(
 ) -> tuple[Array, FeedForwardCache]:
     """y = drop(drop(max(0, x W₁ᵀ + b₁)) W₂ᵀ + b₂).
 
-    x [..., d_model]; returns y [..., d_model].
+    x [B, ..., d_model]; returns y [B, ..., d_model].
     """
-    inner = linear_forward(x, weights.w_1, weights.b_1)  # [..., d_inner]
-    active = inner > 0
-    np.maximum(inner, 0, out=inner)
-    inner, inner_dropout = dropout_forward(inner, dropout, inner_site)
-    y = linear_forward(inner, weights.w_2, weights.b_2)  # [..., d_model]
+    inner = linear_forward(x, weights.w_1)  # [B, ..., d_inner]
+    inner_dropout = dropout_cache(dropout, inner_site)
+    rows = inner.reshape(len(x), -1, inner.shape[-1])
+    rectify_forward(rows, weights.b_1, dropout_rule(inner_dropout, x.dtype))
+    y = linear_forward(inner, weights.w_2, weights.b_2)  # [B, ..., d_model]
     y, outer_dropout = dropout_forward(y, dropout, outer_site)
-    return y, FeedForwardCache(x, active, inner, inner_dropout, outer_dropout)
+    return y, FeedForwardCache(x, inner, inner_dropout, outer_dropout)
 
 
 def feed_forward_backward(
@@ -58,6 +64,7 @@ def feed_forward_backward(
     """dx = (drop(drop(dy) W₂) · [x W₁ᵀ + b₁ > 0]) W₁; adds to the arrays of `grads`."""
     dy = dropout_backward(dy, cache.outer_dropout)
     d_inner = linear_backward(dy, cache.inner, weights.w_2, grads.w_2, grads.b_2)
-    d_inner = dropout_backward(d_inner, cache.inner_dropout)
-    d_inner *= cache.active
-    return linear_backward(d_inner, cache.x, weights.w_1, grads.w_1, grads.b_1)
+    *_, factor = dropout_rule(cache.inner_dropout, dy.dtype)
+    width = d_inner.shape[-1]
+    rectify_backward(d_inner.reshape(-1, width), cache.inner.reshape(-1, width), factor, grads.b_1)
+    return linear_backward(d_inner, cache.x, weights.w_1, grads.w_1)

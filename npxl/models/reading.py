@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from npxl.errors import NpxlError
 from npxl.kernels.attend_one import attend_one
-from npxl.layers.attention import attend, score_scale
+from npxl.layers.attention import AttentionWeights, attend_forward, score_scale
 from npxl.layers.feed_forward import feed_forward_forward
 from npxl.layers.layer_norm import layer_norm_forward
 from npxl.layers.linear import linear_forward
@@ -18,6 +18,7 @@ from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import log_softmax, softmax_forward
 from npxl.memory import selected
 from npxl.models.checks import checked_segment, checked_tokens
+from npxl.threads import spread
 
 if TYPE_CHECKING:
     from npxl.models.transformer_xl import TransformerXL
@@ -109,9 +110,8 @@ class TransformerXLReader:
         self._project(n, x, new)
         query = linear_forward(x, weights.w_q).reshape(*x.shape[:2], config.n_head, -1)
         attended = self._attend(
-            query + weights.u, query + weights.v, self._keys[n, :, seen], self._values[n, :, seen],
-            relative,
-        )  # fmt: skip
+            query, self._keys[n, :, seen], self._values[n, :, seen], relative, weights
+        )
         h = h + linear_forward(attended.reshape(*x.shape[:2], -1), weights.w_o)
         h = h if config.pre_lnorm else layer_norm_forward(h, *layer.attention_norm, epsilon)[0]
         x = layer_norm_forward(h, *layer.feed_forward_norm, epsilon)[0] if config.pre_lnorm else h
@@ -121,21 +121,26 @@ class TransformerXLReader:
         return layer_norm_forward(h, *layer.feed_forward_norm, epsilon)[0]
 
     def _attend(
-        self, query_u: Array, query_v: Array, key: Array, value: Array, relative: Array
+        self, query: Array, key: Array, value: Array, relative: Array, weights: AttentionWeights
     ) -> Array:
         """[B, q, H, d_head] from queries of that shape and keys and values [B, K, H, d_head]."""
-        batch_size, n_queries, n_heads, d_head = query_u.shape
+        batch_size, n_queries, n_heads, d_head = query.shape
         n_keys = key.shape[1]
-        window, scale = self._model.config.window(n_keys), score_scale(d_head, key.dtype)
+        window = self._model.config.window(n_keys)
         if n_queries > 1:
-            return attend(query_u, query_v, key, value, relative, scale, window)[0]
+            return attend_forward(query, key, value, relative, weights.u, weights.v, window)[0]
         nearest = slice(max(0, n_keys - window), n_keys)
         attended: Array = np.empty((batch_size, n_heads, d_head), key.dtype)
         scores: Array = np.empty((n_heads, nearest.stop - nearest.start), key.dtype)
-        attend_one(
-            query_u[:, 0], query_v[:, 0], key[:, nearest], value[:, nearest], relative[nearest],
-            scale, scores, attended,
-        )  # fmt: skip
+        query_u, query_v = query[:, 0] + weights.u, query[:, 0] + weights.v
+
+        def task(part: range) -> None:
+            attend_one(
+                query_u, query_v, key[:, nearest], value[:, nearest], relative[nearest],
+                score_scale(query), (part.start, part.stop), scores, attended,
+            )  # fmt: skip
+
+        spread(task, n_heads, cost=3 * scores.size * d_head * batch_size)
         return attended[:, None]
 
     def _project(self, n: int, x: Array, where: slice) -> None:

@@ -77,7 +77,7 @@ class TransformerXLForward:
     @property
     def active(self) -> list[Array]:
         """On which side of its kink each rectified unit was: one array of bool a layer."""
-        return [layer.feed_forward.active for layer in self.stack.layers]
+        return [layer.feed_forward.inner > 0 for layer in self.stack.layers]
 
 
 class TransformerXL:
