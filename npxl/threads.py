@@ -1,11 +1,13 @@
-"""Threads: tasks side by side with one BLAS thread each, or BLAS with all of them."""
+"""Threads: tasks side by side, one thread each, or all threads for the parts of one task."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -15,6 +17,11 @@ from npxl.allocation import keep_freed_memory
 from npxl.errors import NpxlError
 
 T = TypeVar("T")
+
+_WORTH_SPREADING = 2**17
+
+_helpers = threading.local()
+"""Of a thread that has helpers: `pool`, and their number `n`."""
 
 
 def available_cores() -> int:
@@ -39,8 +46,8 @@ def run_parallel(tasks: Sequence[Callable[[], T]], n_workers: int) -> list[T]:
     """Results of the tasks, in their order, from at most `n_workers` threads.
 
     Two or more tasks run side by side, each with single-threaded BLAS; a single task, or a single
-    worker, runs in the calling thread with `n_workers` BLAS threads.  BLAS has its own number of
-    threads back afterwards.
+    worker, runs in the calling thread, where `spread` divides what it does among `n_workers`.  BLAS
+    has its own number of threads back afterwards.
 
     Raises
     ------
@@ -53,31 +60,83 @@ def run_parallel(tasks: Sequence[Callable[[], T]], n_workers: int) -> list[T]:
         return threads.run(tasks)
 
 
-class Threads:
-    """`n_workers` threads: for tasks side by side if there are several, else for BLAS.
+def spread(task: Callable[[range], None], n: int, cost: int | None = None) -> None:
+    """Run `task` on parts of range(n), side by side if the caller has helpers.
 
-    A context manager, in which the threads exist and BLAS is limited; outside, tasks run one after
-    another.
+    Those of `Threads` help the thread that has entered it: between its tasks, and inside of a
+    single one, which runs in that thread; and `helpers` lends some.  Parts must write to places of
+    their own.
+
+    Parameters
+    ----------
+    task
+        Given a part.
+    n
+        Number of things to do.
+    cost
+        Of all of them, in multiplications; too few are not worth waiting for another thread.
+
+    Raises
+    ------
+    Exception
+        What the first of the failing parts raised, once all have ended.
+    """
+    pool, n_helpers = _get_helpers()
+    if pool is None or n < 2 or (cost is not None and cost < _WORTH_SPREADING):
+        task(range(n))
+        return
+    mine, *others = shards(n, n_helpers + 1)
+    futures = [pool.submit(task, part) for part in others]
+    try:
+        task(mine)
+    finally:
+        wait(futures)
+    for future in futures:
+        future.result()
+
+
+@contextmanager
+def helpers(n: int) -> Iterator[None]:
+    """Let `n` threads help the calling one, inside this context, with what it spreads."""
+    before = _get_helpers()
+    _set_helpers(_pool_of_helpers(n) if n else None, n)
+    try:
+        yield
+    finally:
+        _set_helpers(*before)
+
+
+@functools.cache
+def _pool_of_helpers(n: int) -> ThreadPoolExecutor:
+    """Threads that wait for work, and for the interpreter's end."""
+    return ThreadPoolExecutor(n, "npxl-helper")
+
+
+class Threads:
+    """`n_workers` threads: for tasks side by side if there are several, else for parts of one.
+
+    A context manager, in which the threads exist and BLAS has one thread for each of them; outside,
+    tasks run one after another.  A single task runs in the calling thread, and `spread` divides
+    what it does.  BLAS would do so too, but its threads keep a core busy while they wait.
     """
 
     def __init__(self, n_workers: int, n_tasks: int) -> None:
         if n_workers < 1:
             raise NpxlError(f"The number of workers is {n_workers}, but it must be at least 1.")
+        self._n_workers = n_workers
         self._n_threads = min(n_workers, n_tasks)
-        self._n_blas_threads = 1 if self._n_threads > 1 else n_workers
         self._pool: ThreadPoolExecutor | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Threads:
         keep_freed_memory()
-        self._stack.enter_context(threadpool_limits(self._n_blas_threads))
+        self._stack.enter_context(threadpool_limits(1))
         if self._n_threads > 1:
             # OpenMP counts threads for each thread that calls it, so every worker sets the limit.
             self._pool = self._stack.enter_context(
-                ThreadPoolExecutor(
-                    self._n_threads, "npxl-worker", threadpool_limits, (self._n_blas_threads,)
-                )
+                ThreadPoolExecutor(self._n_threads, "npxl-worker", threadpool_limits, (1,))
             )
+        self._stack.enter_context(helpers(self._n_workers - 1))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -91,3 +150,11 @@ class Threads:
         futures = [self._pool.submit(task) for task in tasks]
         wait(futures)
         return [future.result() for future in futures]
+
+
+def _get_helpers() -> tuple[ThreadPoolExecutor | None, int]:
+    return getattr(_helpers, "pool", None), getattr(_helpers, "n", 0)
+
+
+def _set_helpers(pool: ThreadPoolExecutor | None, n: int) -> None:
+    _helpers.pool, _helpers.n = pool, n

@@ -1,6 +1,7 @@
 """Workers against the model on the whole batch, and who gets how many threads."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL
-from npxl.threads import available_cores, run_parallel, shards
+from npxl.threads import Threads, available_cores, run_parallel, shards, spread
 from npxl.training.workers import Workers
 
 STEPS = 3
@@ -119,11 +120,13 @@ def test_workers_side_by_side_have_one_blas_thread_each_and_give_the_limit_back(
         assert blas_threads() == before
 
 
-def test_a_single_task_leaves_all_threads_to_blas():
-    with threadpool_limits(1):
+def test_a_single_task_has_helpers_instead_of_blas_threads():
+    with threadpool_limits(2):
         (threads,) = run_parallel([blas_threads], 2)
-        assert threads == {2}
-        assert blas_threads() == {1}
+        assert threads == {1}
+        assert blas_threads() == {2}
+    (parts,) = spread_parts(10, n_threads=2)
+    assert len(parts) == 2
 
 
 def test_the_limit_comes_back_after_an_error():
@@ -131,6 +134,132 @@ def test_the_limit_comes_back_after_an_error():
         with pytest.raises(ZeroDivisionError):
             run_parallel([lambda: 1 // 0, lambda: 1], 2)
         assert blas_threads() == {2}
+
+
+def spread_parts(n, n_threads, n_tasks=1):
+    """What `spread` makes of range(n) in each of the tasks: a dict of parts and their threads."""
+    ran_in = []
+
+    def task():
+        parts = {}
+        spread(lambda part: parts.update({part: threading.get_ident()}), n)
+        ran_in.append(parts)
+
+    with Threads(n_threads, n_tasks) as threads:
+        threads.run([task] * n_tasks)
+    return ran_in
+
+
+@given(n=st.integers(1, 9), n_threads=st.integers(1, 4))
+def test_a_single_task_is_spread_over_all_threads(n, n_threads):
+    (parts,) = spread_parts(n, n_threads)
+    assert sorted(parts, key=lambda part: part.start) == shards(n, n_threads)
+    assert parts[shards(n, n_threads)[0]] == threading.get_ident()
+
+
+def test_parts_of_a_task_run_side_by_side():
+    barrier = threading.Barrier(3, timeout=60)
+    with Threads(3, 1) as threads:
+        threads.run([lambda: spread(lambda part: barrier.wait(), 3)])
+
+
+def test_without_threads_to_spare_a_task_is_not_divided():
+    here = threading.get_ident()
+    whole = {}
+    spread(lambda part: whole.update({part: threading.get_ident()}), 5)
+    assert [whole] == spread_parts(5, 1) == [{range(5): here}]
+    # Side by side, each of several tasks has one thread.
+    for parts in spread_parts(5, 2, n_tasks=2):
+        assert list(parts) == [range(5)]
+        assert parts[range(5)] != here
+
+
+def test_between_tasks_all_threads_are_there_for_the_parts_of_the_next():
+    parts = []
+    with Threads(3, 5) as threads:
+        for _ in range(2):
+            assert threads.run([threading.get_ident] * 5).count(threading.get_ident()) == 0
+            spread(parts.append, 6)
+    assert sorted(part.start for part in parts) == [0, 0, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_nothing_may_be_spread_too(n_threads):
+    assert spread_parts(0, n_threads) == [{range(0): threading.get_ident()}]
+
+
+def test_threads_to_spare_are_given_back():
+    with Threads(2, 1) as outer:
+        with Threads(3, 1):
+            pass
+        parts = []
+        outer.run([lambda: spread(parts.append, 6)])
+        assert sorted(parts, key=lambda part: part.start) == [range(3), range(3, 6)]
+    parts = []
+    spread(parts.append, 6)
+    assert parts == [range(6)]
+
+
+def test_a_part_may_be_spread_again():
+    """Nothing waits for a thread that waits for it."""
+    entries = np.zeros((4, 5), int)
+
+    def outer(rows):
+        def inner(columns):
+            entries[rows.start : rows.stop, columns.start : columns.stop] += 1
+
+        spread(inner, 5)
+
+    with Threads(3, 1) as threads:
+        threads.run([lambda: spread(outer, 4)])
+    assert (entries == 1).all()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_parts_of_any_number_give_the_same_bits(n_threads):
+    x = np.random.default_rng(0).standard_normal((7, 100)).astype(np.float32)
+    sums = np.full(7, np.nan, np.float32)
+
+    def sum_rows(rows):
+        for row in rows:
+            sums[row] = np.cumsum(x[row])[-1]
+
+    with Threads(n_threads, 1) as threads:
+        threads.run([lambda: spread(sum_rows, 7)])
+    np.testing.assert_array_equal(sums, np.cumsum(x, axis=1)[:, -1])
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize("wrong", range(5))
+def test_what_a_part_raises_reaches_the_caller(n_threads, wrong):
+    def task(part):
+        if wrong in part:
+            raise ZeroDivisionError(f"at {wrong}")
+
+    with Threads(n_threads, 1) as threads:
+        with pytest.raises(ZeroDivisionError, match=f"at {wrong}"):
+            threads.run([lambda: spread(task, 5)])
+        done = []
+        threads.run([lambda: spread(done.extend, 5)])  # and threads go on
+        assert sorted(done) == list(range(5))
+
+
+@pytest.mark.parametrize("wrong", [{0}, {2}, {0, 2}, {1, 2}])
+def test_all_parts_have_ended_when_the_first_of_the_failing_ones_raises(wrong):
+    ended = []
+
+    def task(part):
+        try:
+            if part.start in wrong:
+                raise ZeroDivisionError(f"at {part.start}")
+            time.sleep(0.05)
+        finally:
+            ended.append(part.start)
+
+    with Threads(3, 1):
+        with pytest.raises(ZeroDivisionError, match=f"at {min(wrong)}"):
+            spread(task, 3)
+        assert sorted(ended) == [0, 1, 2]
 
 
 def test_results_come_in_the_order_of_the_tasks():

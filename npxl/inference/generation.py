@@ -13,6 +13,7 @@ from threadpoolctl import ThreadpoolController
 from npxl.config import checked_int
 from npxl.errors import NpxlError
 from npxl.models import LanguageModel, Reader
+from npxl.threads import available_cores, helpers
 
 Array = NDArray[Any]
 
@@ -113,9 +114,8 @@ def _continuation(
     reader = model.reader(1)
 
     def after(ids: Array) -> Array:
-        # The products are too small to share: threads would wait for each other longer than they
-        # compute.  The limit holds for each token alone, so that none is left behind.
-        with blas.limit(limits=1):
+        # Each token alone, so that a caller who does not ask for more leaves no limit behind.
+        with blas.limit(limits=1), helpers(available_cores() - 1):
             return _next_log_probs(reader, ids)
 
     for start in range(0, len(prompt), _PROMPT_SEGMENT):

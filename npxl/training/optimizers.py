@@ -13,8 +13,11 @@ from npxl.config import TrainConfig
 from npxl.errors import NpxlError
 from npxl.kernels.adam import adam_update, squared_norm
 from npxl.params import Params
+from npxl.threads import spread
 
 Array = NDArray[Any]
+
+_PIECE = 2**16
 
 
 class Optimizer(Protocol):
@@ -115,8 +118,13 @@ class Adam:
             self.epsilon,
         )
         # A float64 scalar would carry the whole loop over to float64.
-        typed = (params.dtype.type(scalar) for scalar in scalars)
-        adam_update(params, gradient, self.first_moment, self.second_moment, *typed)
+        typed = [params.dtype.type(scalar) for scalar in scalars]
+        vectors = params, gradient, self.first_moment, self.second_moment
+
+        def task(part: range) -> None:
+            adam_update(*(vector[part.start : part.stop] for vector in vectors), *typed)
+
+        spread(task, params.size)
 
 
 def restore(optimizer: Optimizer, vectors: Mapping[str, Array], step: int) -> None:
@@ -141,7 +149,16 @@ def restore(optimizer: Optimizer, vectors: Mapping[str, Array], step: int) -> No
 
 def gradient_norm(gradient: Array) -> float:
     """Euclidean norm of the whole gradient [P], added up in float64; not finite if g is not."""
-    return math.sqrt(squared_norm(gradient))
+    # In pieces of fixed length, so that the sum does not depend on the number of threads.
+    starts = range(0, gradient.size, _PIECE)
+    sums = np.empty(len(starts))
+
+    def task(pieces: range) -> None:
+        for n in pieces:
+            sums[n] = squared_norm(gradient[starts[n] : starts[n] + _PIECE])
+
+    spread(task, len(starts))
+    return math.sqrt(sums.sum())
 
 
 def clip_scale(norm: float, clip: float) -> float:

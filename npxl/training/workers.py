@@ -14,7 +14,7 @@ from npxl.layers.dropout import MaskKey
 from npxl.memory import Memory
 from npxl.models import LanguageModel
 from npxl.params import Params
-from npxl.threads import Threads, shards
+from npxl.threads import Threads, shards, spread
 
 Array = NDArray[Any]
 
@@ -58,7 +58,7 @@ class Workers:
     batch_size
         Number of streams B.
     n_workers
-        Threads to use.  With a single stream they go to BLAS instead.
+        Threads to use.  With a single stream they divide what its layers do.
 
     Raises
     ------
@@ -122,10 +122,14 @@ class Workers:
             return lambda: self._run_shard(shard, inputs, targets, rng)
 
         sums = self._threads.run([task(shard) for shard in range(len(self._rows))])
-        total = self._gradients[0]
-        for gradient in self._gradients[1:]:
-            total.flat += gradient.flat
-        return StepResult(sum(sums) / targets.size, total)
+        spread(self._add_gradients, self._model.params.flat.size)
+        return StepResult(sum(sums) / targets.size, self._gradients[0])
+
+    def _add_gradients(self, part: range) -> None:
+        """Make the first worker's gradient the sum of all, in a part of the vector."""
+        total, *others = (gradient.flat[part.start : part.stop] for gradient in self._gradients)
+        for other in others:
+            total += other
 
     def _run_shard(self, shard: int, inputs: Array, targets: Array, rng: MaskKey | None) -> float:
         """Sum of the shard's nll; its part of the gradient goes to its own vector."""
