@@ -10,11 +10,22 @@ import pytest
 from hypothesis import given
 from support import configs
 
-from npxl import ModelConfig, NpxlError
-from npxl.bench import run
-from npxl.bench.arithmetic import reading, training_step, visible_cells
+from npxl import MaskKey, ModelConfig, NpxlError, TransformerXL
+from npxl.bench import OPTIMIZATIONS, plain, roofline, run
+from npxl.bench.arithmetic import (
+    reading,
+    reading_traffic,
+    training_step,
+    training_traffic,
+    visible_cells,
+)
 from npxl.bench.shapes import Shape
+from npxl.bench.sides import SIDES
 from npxl.cli import main
+from npxl.kernels import normalization, rectifier
+from npxl.kernels.adam import adam_update
+from npxl.layers import attention
+from npxl.layers.dropout import dropout_cache, dropout_rule
 
 TINY = Shape(
     ModelConfig(vocab_size=7, n_layer=1, n_head=2, d_model=4, d_head=3, d_inner=5, mem_len=3,
@@ -122,3 +133,121 @@ def test_a_side_that_dies_is_an_error(monkeypatch):
 def test_keys_beyond_the_window_need_no_arithmetic():
     window = replace(TINY.model, attn_window=2)
     assert training_step(window, 2, 2) == training_step(replace(window, mem_len=1), 2, 2)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("window", [1, 6, 99])
+def test_the_plain_twin_of_attention_gives_the_same(rate, window):
+    draw = np.random.default_rng(0)
+    n_streams, n_heads, n_queries, n_keys, d = 2, 3, 5, 9, 4
+    query = draw.standard_normal((n_streams, n_queries, n_heads, d))
+    key, value = draw.standard_normal((2, n_streams, n_keys, n_heads, d))
+    relative = draw.standard_normal((n_keys, n_heads, d))
+    u, v = draw.standard_normal((2, n_heads, d))
+    dropout = dropout_cache(rate, MaskKey(1).site("attention_probabilities"))
+    results = []
+    for module in (attention, plain):
+        attended, cache = module.attend_forward(query, key, value, relative, u, v, window, dropout)
+        d_u, d_v = np.ones_like(u), np.ones_like(v)
+        d_attended = np.random.default_rng(1).standard_normal(attended.shape)
+        gradients = module.attend_backward(d_attended, cache, u, v, d_u, d_v)
+        results.append((attended, *gradients, d_u, d_v))
+    for fast, slow in zip(*results, strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_the_plain_twins_of_row_kernels_give_the_same(rate):
+    draw = np.random.default_rng(0)
+    x, dy = draw.standard_normal((2, 2, 3, 5))
+    bias, gain = draw.standard_normal((2, 5))
+    rule = dropout_rule(dropout_cache(rate, MaskKey(1).site("inner")), x.dtype)
+    results = []
+    for forward, backward in (
+        (rectifier.rectify_forward, rectifier.rectify_backward),
+        (plain.rectify_forward, plain.rectify_backward),
+    ):
+        y, d, d_bias = x.copy(), dy.reshape(-1, 5).copy(), np.ones(5)
+        forward(y, bias, rule)
+        backward(d, y.reshape(-1, 5), rule[-1], d_bias)
+        results.append((y.reshape(-1, 5), d, d_bias))
+    for name in ("normalization", "plain"):
+        module = {"normalization": normalization, "plain": plain}[name]
+        rows, d_rows = x.reshape(-1, 5), dy.reshape(-1, 5)
+        y, z, dx = np.empty((3, 6, 5))
+        inv_std, d_gain, d_bias = np.empty(6), np.ones(5), np.ones(5)
+        module.layer_norm_rows_forward(rows, gain, bias, 1e-5, y, z, inv_std)
+        module.layer_norm_rows_backward(d_rows, z, inv_std, gain, dx, d_gain, d_bias)
+        results.append((y, z, inv_std, dx, d_gain, d_bias))
+    for fast, slow in ((results[0], results[1]), (results[2], results[3])):
+        for a, b in zip(fast, slow, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_the_plain_twin_of_adam_gives_the_same():
+    draw = np.random.default_rng(0)
+    start = [*draw.standard_normal((3, 7)), draw.random(7)]
+    results = []
+    for update in (adam_update, plain.adam_update):
+        vectors = [vector.copy() for vector in start]
+        update(*vectors, 0.5, 0.9, 0.1, 0.99, 0.01, 0.1, 1.5, 1e-8)
+        results.append(vectors)
+    for fast, slow in zip(*results, strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=1e-13)
+
+
+def test_every_optimization_can_be_left_out():
+    assert {*plain.WITHOUT, "workers", "projected-memory"} == set(OPTIMIZATIONS)
+    assert {f"without {name}" for name in OPTIMIZATIONS} < set(SIDES)
+
+
+@pytest.mark.parametrize("task", ["train", "evaluate"])
+def test_what_an_optimization_earns_is_measured(monkeypatch, task):
+    monkeypatch.setitem(run.SHAPES[task], "tiny", TINY)
+    monkeypatch.setattr(run, "_SECONDS_A_TURN", 0.01)
+    names = ("fused-attention", "projected-memory")
+    results = run.measure(task, "tiny", [f"without {name}" for name in names], rounds=2)
+    assert [result.side for result in results] == ["npxl", *(f"without {name}" for name in names)]
+    assert all(result.disagreement < 1e-5 and result.ratio > 0 for result in results[1:])
+
+
+def test_the_bytes_that_have_to_be_moved():
+    model = TransformerXL(TINY.model)
+    n_parameters, width, d = model.params.flat.size, 6, 4
+    assert training_traffic(TINY.model, 2, 2) == 4 * (10 * n_parameters + 2 * 5 * d)
+    assert reading_traffic(TINY.model, 2, 2) == 4 * (n_parameters + 5 * width * (2 * 2 + 1))
+    windowed = replace(TINY.model, attn_window=2)
+    assert reading_traffic(windowed, 2, 2) == 4 * (n_parameters + 3 * width * (2 * 2 + 1))
+
+
+def test_a_roofline_is_drawn(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setitem(run.SHAPES["train"], "tiny", TINY)
+    monkeypatch.setattr(run, "_SECONDS_A_TURN", 0.01)
+    monkeypatch.setattr(roofline, "memory_bandwidth", lambda n_threads: 1e10)
+    path = tmp_path / "roof.svg"
+    options = ["bench", "--task", "train", "--shape", "tiny", "--rounds", "1"]
+    assert main([*options, "--roofline", str(path)]) == 0
+    picture = path.read_text()
+    assert "<svg" in picture
+    assert picture.count("<!-- tiny -->") == 1
+    assert "GFLOP/s" in picture
+
+
+def test_memory_bandwidth_is_measured():
+    assert 1e7 < run.memory_bandwidth(2, size=2**16, repeats=2) < 1e13
+
+
+def test_a_roofline_that_cannot_be_drawn_is_refused_before_anything_is_measured(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(run, "measure", None)
+    for path, message in (
+        (tmp_path / "roof.bmp", "has to end in .png, .svg, .pdf"),
+        (tmp_path / "none" / "roof.svg", "no folder"),
+    ):
+        assert main(["bench", "--roofline", str(path)]) == 2
+        assert message in capsys.readouterr().err.replace("\n", " ")
+    monkeypatch.setattr(roofline, "find_spec", lambda name: None)
+    assert main(["bench", "--roofline", str(tmp_path / "roof.svg")]) == 2
+    assert "pip install 'npxl[plot]'" in capsys.readouterr().err.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""Floating-point operations that the equations need: a product and its addition count as two.
+"""What the equations need: operations, a product and its addition counting as two, and bytes.
 
 Counted are matrix products only, over the cells that some query may see, and nothing twice.  What
 an implementation computes beside (masked cells, copies, recomputation) is its own loss.
@@ -7,6 +7,8 @@ an implementation computes beside (masked cells, copies, recomputation) is its o
 from __future__ import annotations
 
 from npxl.config import ModelConfig
+from npxl.models.transformer_xl import TransformerXL
+from npxl.params import n_parameters
 
 
 def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
@@ -43,3 +45,28 @@ def visible_cells(config: ModelConfig, tgt_len: int) -> int:
     seen = (config.mem_len + i + 1 for i in range(tgt_len))
     window = config.attn_window
     return sum(n if window is None else min(n, window) for n in seen)
+
+
+def training_traffic(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
+    """Bytes of float32 that an update moves at least, were everything else in a cache.
+
+    Parameters are read by the forward and the backward pass, their gradient is written, and Adam
+    reads four vectors and writes three; each layer's memory is read, and the segment joins it.
+    """
+    states = config.n_layer * batch_size * (config.mem_len + tgt_len) * config.d_model
+    return 4 * (10 * _n_parameters(config) + states)
+
+
+def reading_traffic(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
+    """Bytes of float32 that one segment of B streams moves at least without gradients.
+
+    Parameters are read once, keys and values of memory for each stream, W_{k,R} R for all.
+    """
+    n_keys = min(config.mem_len, config.window(config.mem_len + 1) - 1) + tgt_len
+    width = config.n_head * config.d_head
+    cached = config.n_layer * n_keys * width * (2 * batch_size + 1)
+    return 4 * (_n_parameters(config) + cached)
+
+
+def _n_parameters(config: ModelConfig) -> int:
+    return n_parameters(TransformerXL.parameter_shapes(config))

@@ -8,17 +8,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from npxl.bench.arithmetic import reading, training_step
+from npxl.bench.arithmetic import (
+    reading,
+    reading_traffic,
+    training_step,
+    training_traffic,
+)
 from npxl.bench.shapes import EVALUATION, GENERATION, TRAINING, Shape
 from npxl.bench.sides import serve
 from npxl.errors import NpxlError
-from npxl.threads import available_cores
+from npxl.threads import available_cores, run_parallel, shards
 
 Task = Literal["train", "evaluate", "generate"]
 
@@ -45,6 +51,8 @@ class Result:
     """The median over the turns."""
     arithmetic: float
     """Operations needed for a token."""
+    traffic: float
+    """Bytes that have to come from memory or go there for a token, at least."""
     sgemm_share: float
     """Operations needed a second, as part of what the machine's own matrix product makes."""
     sgemm: float
@@ -75,7 +83,7 @@ def measure(
     task, name
         A key of `SHAPES` and of what is there.
     peers
-        Other sides of `npxl.bench.sides.SIDES`.
+        Other sides, of `npxl.bench.sides.SIDES`.
     rounds
         Turns of each side.
     n_threads
@@ -84,7 +92,7 @@ def measure(
         Told what is being done.
     """
     shape = SHAPES[task][name]
-    needed = _arithmetic(task, shape)
+    needed, traffic = _needed(task, shape)
     names = ("npxl", *peers)
     with _processes(names, shape, n_threads) as sides:
         report(f"{task} {name}: do the sides agree?")
@@ -113,7 +121,7 @@ def measure(
         ratios = [a / b for a, b in zip(speeds["npxl"], speeds[side], strict=True)]
         results.append(
             Result(
-                task, name, side, speed, needed, speed * needed / rate, rate, peaks[side],
+                task, name, side, speed, needed, traffic, speed * needed / rate, rate, peaks[side],
                 None if side == "npxl" else statistics.median(ratios), disagreements.get(side),
             )
         )  # fmt: skip
@@ -133,11 +141,31 @@ def sgemm_rate(n_threads: int, size: int = 2048, repeats: int = 3) -> float:
     return 2 * size**3 / statistics.median(seconds[1:])
 
 
-def _arithmetic(task: Task, shape: Shape) -> float:
+def memory_bandwidth(n_threads: int, size: int = 2**26, repeats: int = 5) -> float:
+    """Bytes a second that copying float32 arrays reads and writes, a part of them a thread."""
+    source, target = np.ones(size, np.float32), np.zeros(size, np.float32)
+    parts = [slice(part.start, part.stop) for part in shards(size, n_threads)]
+
+    def copy(part: slice) -> None:
+        target[part] = source[part]
+
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run_parallel([partial(copy, part) for part in parts], n_threads)
+        seconds.append(time.perf_counter() - started)
+    return 2 * source.nbytes / statistics.median(seconds)
+
+
+def _needed(task: Task, shape: Shape) -> tuple[float, float]:
+    """Operations and bytes a token."""
+    model, batch_size, tgt_len = shape.model, shape.batch_size, shape.tgt_len
+    n_tokens = batch_size * tgt_len
     if task == "train":
-        step = training_step(shape.model, shape.batch_size, shape.tgt_len)
-        return step / (shape.batch_size * shape.tgt_len)
-    return reading(shape.model, shape.tgt_len) / shape.tgt_len
+        step = training_step(model, batch_size, tgt_len)
+        return step / n_tokens, training_traffic(model, batch_size, tgt_len) / n_tokens
+    traffic = reading_traffic(model, batch_size, tgt_len)
+    return reading(model, tgt_len) / tgt_len, traffic / n_tokens
 
 
 def _work(task: Task, shape: Shape) -> Callable[[int], Any]:

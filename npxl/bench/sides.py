@@ -1,4 +1,4 @@
-"""The two sides of a comparison, each alone in a process of its own: npxl and Hugging Face."""
+"""The sides of a comparison, each alone in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.bench import OPTIMIZATIONS
+from npxl.bench.plain import WITHOUT
 from npxl.bench.shapes import Shape
 from npxl.config import ModelConfig, TrainConfig
 from npxl.interop.transfoxl import parts
+from npxl.models import Reader
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import Params
 from npxl.threads import available_cores, run_parallel
@@ -43,15 +47,18 @@ class Side(Protocol):
 
 
 class Npxl:
-    """This package."""
+    """This package, or what it would be without one of its optimisations."""
 
-    def __init__(self, shape: Shape, n_threads: int | None = None) -> None:
-        self._n_threads = n_threads or available_cores()
+    def __init__(self, shape: Shape, n_threads: int | None = None, without: str = "") -> None:
+        if without in WITHOUT:
+            WITHOUT[without]()
+        self._without = without
+        self._n_threads = 1 if without == "workers" else n_threads or available_cores()
         self._model = TransformerXL(shape.model, seed=_SEED)
         self._shape = shape
         self._workers: Workers | None = None
         self._adam = Adam.of(_TRAIN, self._model.params)
-        self._reader: Any = None
+        self._reader: Reader | PlainReader | None = None
 
     def losses(self, segments: list[Array]) -> Array:
         memory = self._model.init_memory(self._shape.batch_size)
@@ -74,24 +81,48 @@ class Npxl:
             self._adam.update(params.flat, result.gradient.flat, _TRAIN.lr, scale)
 
     def evaluate(self, segments: list[Array]) -> None:
-        if self._reader is None:
-            self._reader = self._model.reader(self._shape.batch_size)
+        reader = self._reading(self._shape.batch_size)
 
         def read() -> None:
             for segment in segments:
-                self._reader.score(segment[:, :-1], segment[:, 1:])
+                reader.score(segment[:, :-1], segment[:, 1:])
 
         run_parallel([read], self._n_threads)
 
     def generate(self, n_tokens: int) -> None:
-        if self._reader is None:
-            self._reader = self._model.reader(1)
+        reader = self._reading(1)
 
         def read() -> None:
             for n in range(n_tokens):
-                self._reader.log_probs(np.full((1, 1), n % self._shape.model.vocab_size))
+                reader.log_probs(np.full((1, 1), n % self._shape.model.vocab_size))
 
-        run_parallel([read], 1)
+        run_parallel([read], self._n_threads)
+
+    def _reading(self, batch_size: int) -> Reader | PlainReader:
+        if self._reader is None:
+            if self._without == "projected-memory":
+                self._reader = PlainReader(self._model, batch_size)
+            else:
+                self._reader = self._model.reader(batch_size)
+        return self._reader
+
+
+class PlainReader:
+    """A model's reader that keeps hidden states, and projects all of them for every segment."""
+
+    def __init__(self, model: TransformerXL, batch_size: int) -> None:
+        self._model, self._memory = model, model.init_memory(batch_size)
+
+    def score(self, inputs: Array, targets: Array) -> Array:
+        """nll [B, T] of the next segment."""
+        forward = self._model.forward(inputs, targets, self._memory)
+        self._memory = forward.memory
+        return forward.nll
+
+    def log_probs(self, inputs: Array) -> Array:
+        """log p [B, q, V] after each input of the next segment."""
+        log_p, self._memory = self._model.log_probs(inputs, self._memory)
+        return log_p
 
 
 class HuggingFace:
@@ -171,9 +202,12 @@ def _copy_parameters(params: Params, config: ModelConfig, peer: Any) -> None:
             part.of(theirs)[...] = params[name]
 
 
+PEERS = ("transformers",)
+
 SIDES: dict[str, Callable[[Shape, int | None], Side]] = {
     "npxl": Npxl,
     "transformers": HuggingFace,
+    **{f"without {name}": partial(Npxl, without=name) for name in OPTIMIZATIONS},
 }
 
 

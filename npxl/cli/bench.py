@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 from rich.table import Table
 
+from npxl.bench import OPTIMIZATIONS
 from npxl.cli.options import AsJson, Flag
 from npxl.cli.output import Console, print_json
 from npxl.errors import NpxlError
@@ -19,17 +21,25 @@ if TYPE_CHECKING:
     from npxl.bench.run import Result
 
     Tasks = Sequence[str]
+    Optimizations = Sequence[str]
 else:
     Tasks = Sequence[Literal["train", "evaluate", "generate"]]
+    Optimizations = Sequence[Literal[OPTIMIZATIONS]]
 
 
 def bench(
     *,
-    task: Annotated[Tasks, Parameter(negative="", show_default=False)] = (),
-    shape: Annotated[Sequence[str], Parameter(negative="", show_default=False)] = (),
+    task: Annotated[Tasks, Parameter(negative="", show_default=False, consume_multiple=True)] = (),
+    shape: Annotated[
+        Sequence[str], Parameter(negative="", show_default=False, consume_multiple=True)
+    ] = (),
     peers: Flag = False,
+    without: Annotated[
+        Optimizations, Parameter(negative="", show_default=False, consume_multiple=True)
+    ] = (),
     rounds: PositiveInt = 5,
     threads: PositiveInt | None = None,
+    roofline: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure training, evaluation and generation, and what part of the machine's speed they reach.
@@ -42,14 +52,21 @@ def bench(
         Named shapes to measure it on; all that the tasks have when not given.
     peers
         Do the same work with Hugging Face's TransfoXL, in turn; needs the extra peers.
+    without
+        Do the same work without an optimisation, in turn: the ratio is what it earns.
     rounds
         Turns of each side; medians are shown.
     threads
         Threads of each side; one a core when not given.
+    roofline
+        Draw the results below what this machine allows, into this file (.png, .svg or .pdf); needs
+        the extra plot.
     as_json
         Print one JSON object.
     """
+    from npxl.bench.roofline import check_roofline, draw_roofline
     from npxl.bench.run import SHAPES, measure
+    from npxl.bench.sides import PEERS
     from npxl.threads import available_cores
 
     chosen = {one: SHAPES[one] for one in SHAPES if one in (task or SHAPES)}
@@ -62,16 +79,20 @@ def bench(
             )
     if peers and not (find_spec("torch") and find_spec("transformers")):
         raise NpxlError("--peers needs torch and transformers: pip install 'npxl[peers]'.")
+    if roofline is not None:
+        check_roofline(roofline)
     console = Console(stderr=True)
     results: list[Result] = []
     with console.status("") as status:
         for one, shapes in chosen.items():
             for name in shapes:
                 if not shape or name in shape:
-                    others = ("transformers",) if peers else ()
+                    others = [*(PEERS if peers else ()), *(f"without {name}" for name in without)]
                     results += measure(one, name, others, rounds, threads, status.update)
+    n_threads = threads or available_cores()
+    if roofline is not None:
+        draw_roofline(results, n_threads, roofline)
     if as_json:
-        n_threads = threads or available_cores()
         print_json({"threads": n_threads, "results": [asdict(result) for result in results]})
     else:
         Console().print(_table(results))
