@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from npxl.allocation import keep_freed_memory
@@ -19,6 +20,7 @@ from npxl.errors import NpxlError
 T = TypeVar("T")
 
 _WORTH_SPREADING = 2**17
+"""Multiplications that another thread has to be given at least: it takes some 50 µs to wake one."""
 
 _helpers = threading.local()
 """Of a thread that has helpers: `pool`, and their number `n`."""
@@ -85,8 +87,17 @@ def spread(task: Callable[[range], None], n: int, cost: int | None = None) -> No
     if pool is None or n < 2 or (cost is not None and cost < _WORTH_SPREADING):
         task(range(n))
         return
-    mine, *others = shards(n, n_helpers + 1)
-    futures = [pool.submit(task, part) for part in others]
+    n_parts = n_helpers + 1
+    if cost is not None:
+        n_parts = min(n_parts, max(2, cost // _WORTH_SPREADING))
+    errors = np.geterr()  # of this thread alone
+
+    def run(part: range) -> None:
+        with np.errstate(**errors):
+            task(part)
+
+    mine, *others = shards(n, n_parts)
+    futures = [pool.submit(run, part) for part in others]
     try:
         task(mine)
     finally:
@@ -109,15 +120,27 @@ def helpers(n: int) -> Iterator[None]:
 @functools.cache
 def _pool_of_helpers(n: int) -> ThreadPoolExecutor:
     """Threads that wait for work, and for the interpreter's end."""
-    return ThreadPoolExecutor(n, "npxl-helper")
+    # Where BLAS runs on OpenMP, which counts threads for each thread that calls it.
+    return ThreadPoolExecutor(n, "npxl-helper", threadpool_limits, (1, "openmp"))
+
+
+def _forget_helpers() -> None:
+    """After a fork the pools are still known, but their threads are the parent's."""
+    _pool_of_helpers.cache_clear()
+    _set_helpers(None, 0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_helpers)
 
 
 class Threads:
     """`n_workers` threads: for tasks side by side if there are several, else for parts of one.
 
     A context manager, in which the threads exist and BLAS has one thread for each of them; outside,
-    tasks run one after another.  A single task runs in the calling thread, and `spread` divides
-    what it does.  BLAS would do so too, but its threads keep a core busy while they wait.
+    tasks run one after another.  Two or more tasks have one thread each, also when there are fewer
+    than workers.  A single task runs in the calling thread, and `spread` divides what it does.
+    BLAS would do so too, but its threads keep a core busy while they wait.
     """
 
     def __init__(self, n_workers: int, n_tasks: int) -> None:

@@ -13,6 +13,7 @@ from numerical import (
     widths,
 )
 
+from npxl import threads
 from npxl.layers.linear import linear_backward, linear_backward_weight, linear_forward
 
 
@@ -115,3 +116,21 @@ def test_arrays_with_strides(strided):
     assert_eq(linear_backward(dy, x, weight, *actual), dx, rtol=1e-14)
     assert_eq(actual[0], expected[0], rtol=1e-14)
     assert_eq(actual[1], expected[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(1, 5, 7), (7, 3, 2), (4, 1, 1), (5, 8, 3)])
+def test_helpers_divide_what_one_thread_would_do(monkeypatch, sizes, n_threads):
+    monkeypatch.setattr(threads, "_WORTH_SPREADING", 1)
+    n, n_inputs, n_outputs = sizes
+    draw = np.random.default_rng(0)
+    x, dy = draw.standard_normal((n, n_inputs)), draw.standard_normal((n, n_outputs))
+    weight, bias = draw.standard_normal((n_outputs, n_inputs)), draw.standard_normal(n_outputs)
+    d_weight, d_bias = np.ones_like(weight), np.ones_like(bias)
+    with threads.Threads(n_threads, 1):
+        y = linear_forward(x, weight, bias)
+        dx = linear_backward(dy, x, weight, d_weight, d_bias)
+    np.testing.assert_allclose(y, np.einsum("ni,oi->no", x, weight) + bias, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(dx, np.einsum("no,oi->ni", dy, weight), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(d_weight, 1 + np.einsum("no,ni->oi", dy, x), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(d_bias, 1 + dy.sum(0), rtol=1e-13)

@@ -1,5 +1,8 @@
 """Workers against the model on the whole batch, and who gets how many threads."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL
+from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL, threads
 from npxl.threads import Threads, available_cores, run_parallel, shards, spread
 from npxl.training.workers import Workers
 
@@ -304,3 +307,49 @@ def test_shards_are_all_streams_in_their_order_and_about_equally_many(n_streams,
 
 def test_there_is_at_least_one_core():
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize("n_workers", [2, 3])
+def test_a_single_stream_divided_among_helpers_gives_the_same(monkeypatch, n_workers):
+    model = tiny_model(dropout=0.2, dropatt=0.2)
+    inputs, targets = next(segments(1, length=5))
+    with Workers(model, 1, 1) as workers:
+        alone = workers.step(inputs, targets, MaskKey(3))
+        gradient = alone.gradient.flat.copy()
+    monkeypatch.setattr(threads, "_WORTH_SPREADING", 1)
+    with Workers(model, 1, n_workers) as workers:
+        divided = workers.step(inputs, targets, MaskKey(3))
+    assert divided.nll == pytest.approx(alone.nll, rel=1e-13)
+    np.testing.assert_allclose(divided.gradient.flat, gradient, rtol=1e-11, atol=1e-14)
+
+
+def test_helpers_warn_no_more_than_the_thread_they_help(recwarn):
+    large = np.full((40, 3), 1e300)
+    with threads.helpers(2), np.errstate(all="ignore"):
+        spread(lambda part: large[part.start : part.stop] ** 2, 40)
+    assert not recwarn.list
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_helpers_of_its_own():
+    script = (
+        "import os; from npxl.threads import helpers, spread\n"
+        "def go():\n"
+        "    done = []\n"
+        "    with helpers(1): spread(lambda part: done.extend(part), 4)\n"
+        "    return sorted(done) == [0, 1, 2, 3]\n"
+        "assert go()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(0 if go() else 1)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+
+
+def test_few_multiplications_are_not_divided_into_more_parts_than_are_worth_it(monkeypatch):
+    monkeypatch.setattr(threads, "_WORTH_SPREADING", 100)
+    for cost, n_parts in ((99, 1), (100, 2), (399, 3), (10**6, 8), (None, 8)):
+        parts = []
+        with threads.helpers(7):
+            spread(parts.append, 64, cost=cost)
+        assert len(parts) == n_parts

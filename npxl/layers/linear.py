@@ -39,7 +39,7 @@ def linear_backward(
 
 
 def linear_backward_input(dy: Array, weight: Array) -> Array:
-    """The part of `linear_backward` that needs no gradient of the weight: dx = dy W, [..., D]."""
+    """dx = dy W alone: [..., D]."""
     dy_rows = dy.reshape(-1, dy.shape[-1])  # [n, E]
     dx: Array = np.empty((len(dy_rows), weight.shape[1]), dy.dtype)
 
@@ -54,7 +54,7 @@ def linear_backward_input(dy: Array, weight: Array) -> Array:
 def linear_backward_weight(
     dy: Array, x: Array, d_weight: Array, d_bias: Array | None = None
 ) -> None:
-    """The part of `linear_backward` that a constant x leaves."""
+    """The gradients of weight and bias alone, added as by `linear_backward`: for a constant x."""
     dy_rows, x_rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])  # [n, E], [n, D]
 
     def task(part: range) -> None:
