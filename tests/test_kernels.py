@@ -31,7 +31,7 @@ from npxl.kernels.vectors import (
     LANES,
     TILE_COLUMNS,
     TILE_ROWS,
-    copies,
+    broadcast,
     largest_lane,
     load,
     maximum,
@@ -41,6 +41,7 @@ from npxl.kernels.vectors import (
     store,
     zeros,
 )
+from npxl.layers.dropout import DropoutRule, dropout_rule
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 sizes = st.integers(1, 6)
@@ -64,7 +65,7 @@ def rounding(dtype):
 def vector_operations(x, y, z, start, at, out):
     a, b = load(x, start), load(y, start)
     store(out, start, a)
-    store(out, start + 8, copies(x, at))
+    store(out, start + 8, broadcast(x, at))
     store(out, start + 16, zeros(x))
     store(out, start + 24, multiply_add(a, b, load(z, start)))
     store(out, start + 32, maximum(a, b))
@@ -111,7 +112,7 @@ def test_the_maximum_of_a_pair_with_nan_is_the_second(dtype, place):
 @kernel
 def strided_operations(x, start, at, out):
     store(out, 0, load(x, start))
-    store(out, 8, copies(x, at))
+    store(out, 8, broadcast(x, at))
 
 
 def test_places_are_counted_in_memory():
@@ -247,7 +248,7 @@ class Arrays(NamedTuple):
     v: np.ndarray  # [H, D]
     scale: np.floating
     window: int
-    rule: tuple
+    rule: DropoutRule
 
 
 def arrays_of(segment, dtype, seed=0):
@@ -258,9 +259,10 @@ def arrays_of(segment, dtype, seed=0):
     def normal(*shape):
         return draw.standard_normal(shape).astype(dtype)
 
-    rule = (0, 0, 0, 0, dtype(1))
+    rule = dropout_rule(None, np.dtype(dtype))
     if s.dropout:
-        rule = (*(int(word) for word in draw.integers(2**32, size=3)), 2**30, dtype(4 / 3))
+        words = (int(word) for word in draw.integers(2**32, size=3))
+        rule = DropoutRule(*words, 2**30, dtype(4 / 3))
     x = Arrays(
         normal(s.n_streams, s.n_queries, s.n_heads, s.width),
         normal(s.n_streams, s.n_keys, s.n_heads, s.width),
@@ -295,7 +297,7 @@ def naive_attention(segment, x, d_attended):
     largest, normalizer = np.zeros((2, len(x.query), segment.n_heads, n_queries))
     mask = np.ones((*largest.shape, n_keys))
     if segment.dropout:
-        drop(mask.reshape(len(mask), -1), mask.reshape(len(mask), -1), (*rule[:4], 4 / 3))
+        drop(mask.reshape(len(mask), -1), mask.reshape(len(mask), -1), rule._replace(factor=4 / 3))
     d = Gradients(*map(np.zeros_like, x[:6]))
     for b, h, i in np.ndindex(largest.shape):
         j = np.flatnonzero(segment.seen[i])
@@ -438,7 +440,7 @@ def probabilities(forward, query, key, relative, window, scale=1):
     x = Arrays(
         query[None, :, None], key[None, :, None], np.eye(n_keys, dtype=dtype)[None, :, None],
         relative[:, None], *np.zeros((2, 1, width), dtype), dtype(scale), window,
-        (0, 0, 0, 0, dtype(1)),
+        dropout_rule(None, np.dtype(dtype)),
     )  # fmt: skip
     attended, _, _ = filled(forward, x, n_keys)
     return attended[0, :, 0]
@@ -652,7 +654,7 @@ def test_keep_and_drop(dtype, seed, shape, stream, start):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape).astype(dtype)
     low, high, threshold = (int(word) for word in rng.integers(2**32, size=3))
-    rule = (low, high, stream, threshold, dtype(1.25))
+    rule = DropoutRule(low, high, stream, threshold, dtype(1.25))
 
     def factor(row, number):
         key = mix(low ^ ((stream + row) % 2**32))
@@ -675,7 +677,7 @@ def test_a_threshold_of_zero_keeps_everything_as_it_is(dtype):
     x = np.random.default_rng(0).standard_normal((3, 50)).astype(dtype)
     for function in forms(drop):
         y = np.full_like(x, np.nan)
-        function(read_only(x), y, (0, 0, 0, 0, dtype(1)))
+        function(read_only(x), y, dropout_rule(None, np.dtype(dtype)))
         assert_eq(y, x)
 
 
@@ -690,7 +692,8 @@ def test_rectifier(dtype, seed, shape, threshold):
     x, dy = rng.standard_normal((2, *shape)).astype(dtype)
     bias, before = rng.standard_normal((2, shape[-1])).astype(dtype)
     factor = dtype(4 / 3 if threshold else 1)
-    rule = (*(int(word) for word in rng.integers(2**32, size=3)), threshold, factor)
+    words = (int(word) for word in rng.integers(2**32, size=3))
+    rule = DropoutRule(*words, threshold, factor)
     mask = np.ones((len(x), x[0].size), dtype)
     drop(mask.copy(), mask, rule)
     mask = mask.reshape(shape)
@@ -712,7 +715,7 @@ def test_rectifier(dtype, seed, shape, threshold):
 def test_the_rectifier_lets_nan_through(dtype):
     for function in forms(rectify_forward):
         x = np.array([[[np.nan, -1, 1, 0, -np.inf, np.inf]]], dtype)
-        function(x, np.zeros(6, dtype), (0, 0, 0, 0, dtype(1)))
+        function(x, np.zeros(6, dtype), dropout_rule(None, np.dtype(dtype)))
         assert_eq(x, np.array([[[np.nan, 0, 1, 0, 0, np.inf]]], dtype))
 
 
@@ -778,7 +781,7 @@ def test_exp_beyond_its_range_and_of_nan(dtype):
 f4, i8 = numba.types.float32, numba.types.int64
 f4_1, f4_2, f4_3, f4_4 = (numba.types.Array(f4, ndim, "C") for ndim in (1, 2, 3, 4))
 i8_1, pair = numba.types.Array(i8, 1, "C"), numba.types.UniTuple(i8, 2)
-rule = numba.types.Tuple((i8, i8, i8, i8, f4))
+rule = numba.types.NamedTuple((i8, i8, i8, i8, f4), DropoutRule)
 attention = (f4_4, f4_4, f4_4, f4_3, f4_2, f4_2, f4, i8, rule, pair)
 
 

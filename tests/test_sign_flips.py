@@ -184,8 +184,8 @@ def kernels_called_by(kernel):
 
 # Exchanged, these ask for more room than is needed.
 WASTEFUL = [
-    ("_tiled", "n + size - 1"),
-    ("_split_transposed", "heads[1] - heads[0]"),
+    ("_round_up", "n + size - 1"),
+    ("_pack_transposed", "heads[1] - heads[0]"),
     # Two keys more than a block's or a tile's queries see, in cells that are not read or are zero.
     ("_score", "end - 1"),
     ("_score", "min(first + TILE_ROWS, n_queries) - 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
+from npxl.kernels.vectors import row_maximum
 
 
 @kernel
@@ -28,9 +29,7 @@ def attend_one(query_u, query_v, key, value, relative, scale, heads, scores, att
                 scores[h, j] = score * scale
         for h in range(heads[0], heads[1]):
             row = scores[h]
-            largest = row[0]
-            for j in range(n_keys):
-                largest = row[j] if row[j] > largest else largest
+            largest = row_maximum(row)
             total = zero
             for j in range(n_keys):
                 weight = exp(row[j] - largest)

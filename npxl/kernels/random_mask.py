@@ -25,14 +25,13 @@ def mix(x):
 def keep(rule, row, number):
     """What dropout multiplies entry `number` of a row by: 0, or 1 / (1 − rate).
 
-    rule is (key_low, key_high, first_stream, threshold, 1 / (1 − rate)): row r holds stream
-    first_stream + r, and an entry is kept when its 32 random bits reach the threshold.
+    rule is a DropoutRule: row r holds stream first_stream + r, and an entry is kept when its 32
+    random bits reach the threshold.
     """
-    key_low, key_high, first_stream, threshold, factor = rule
-    stream_low = mix(key_low ^ ((first_stream + row) & _WORD))
-    stream_high = mix(key_high ^ stream_low)
+    stream_low = mix(rule.key_low ^ ((rule.first_stream + row) & _WORD))
+    stream_high = mix(rule.key_high ^ stream_low)
     bits = mix(mix((number & _WORD) ^ stream_low) ^ stream_high)
-    return factor if bits >= threshold else factor - factor
+    return rule.factor if bits >= rule.threshold else rule.factor - rule.factor
 
 
 @kernel

@@ -19,7 +19,7 @@ def rectify_forward(x, bias, rule):
             for d in range(values.size):
                 value = values[d] + bias[d]
                 values[d] = zero if value < zero else value
-            if rule[3] > 0:
+            if rule.threshold > 0:
                 number = i * values.size
                 for d in range(values.size):
                     factor = keep(rule, row, number + d)

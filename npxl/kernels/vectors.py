@@ -23,7 +23,7 @@ LANES = 8
 """Numbers in a vector, whatever the processor's registers hold: LLVM takes several if it must."""
 
 TILE_ROWS, TILE_COLUMNS = 4, 2 * LANES
-"""What `multiply_tile` computes at once: eight vectors of sums, two of factors, one of copies."""
+"""What `multiply_tile`, the micro-kernel, computes: eight vectors of sums stay in registers."""
 
 
 def load(x: Array, start: int) -> Any:
@@ -36,7 +36,7 @@ def store(x: Array, start: int, vector: Any) -> None:
     _in_memory(x, start + LANES)[start:] = vector
 
 
-def copies(x: Array, at: int) -> Any:
+def broadcast(x: Array, at: int) -> Any:
     """Element number `at`, counted in memory from the first element of x, eight times."""
     return np.full(LANES, _in_memory(x, at + 1)[at])
 
@@ -89,13 +89,13 @@ def multiply_tile(a, a_start, a_strides, b, b_start, b_stride, out, out_start, o
     row_stride, column_stride = a_strides
     for _ in range(n):
         b_0, b_1 = load(b, b_start), load(b, b_start + LANES)
-        x = copies(a, a_start)
+        x = broadcast(a, a_start)
         sum_00, sum_01 = multiply_add(x, b_0, sum_00), multiply_add(x, b_1, sum_01)
-        x = copies(a, a_start + row_stride)
+        x = broadcast(a, a_start + row_stride)
         sum_10, sum_11 = multiply_add(x, b_0, sum_10), multiply_add(x, b_1, sum_11)
-        x = copies(a, a_start + 2 * row_stride)
+        x = broadcast(a, a_start + 2 * row_stride)
         sum_20, sum_21 = multiply_add(x, b_0, sum_20), multiply_add(x, b_1, sum_21)
-        x = copies(a, a_start + 3 * row_stride)
+        x = broadcast(a, a_start + 3 * row_stride)
         sum_30, sum_31 = multiply_add(x, b_0, sum_30), multiply_add(x, b_1, sum_31)
         a_start += column_stride
         b_start += b_stride
@@ -181,7 +181,7 @@ def _store(typing_context, x, start, vector):
 
 
 @intrinsic
-def _copies(typing_context, x, at):
+def _broadcast(typing_context, x, at):
     def generate(context, builder, signature, arguments):
         number = builder.load(_element(context, builder, signature, arguments))
         return _eight(context, builder, number)
@@ -236,9 +236,9 @@ def _overload_store(x, start, vector):
     return lambda x, start, vector: _store(x, start, vector)
 
 
-@overload(copies)
-def _overload_copies(x, at):
-    return lambda x, at: _copies(x, at)
+@overload(broadcast)
+def _overload_broadcast(x, at):
+    return lambda x, at: _broadcast(x, at)
 
 
 @overload(zeros)

@@ -183,11 +183,7 @@ def attend_backward(
 ) -> tuple[Array, Array, Array, Array]:
     """The gradients of query, key, value and relative; adds to d_u and d_v [H, d_head].
 
-    With dã = d_attended vᵀ, da after dropout and dA = a · (da − Σ_j a da) / √d_head:
-
-        d(q + u) = dA k, d(q + v) = dX r, dk = dAᵀ (q + u), dr = dXᵀ (q + v), dv = ãᵀ d_attended
-
-    where dX is dA, shifted back.
+    `relative_attention_heads_backward` has the equations; docs/attention.md derives them.
     """
     query, key, value, relative = cache.query, cache.key, cache.value, cache.relative
     d_query, d_key, d_value, d_relative = map(np.empty_like, (query, key, value, relative))
@@ -205,7 +201,10 @@ def attend_backward(
 
 
 def attention_probabilities(cache: AttendCache, u: Array, v: Array) -> Array:
-    """a [B, H, q, K], before dropout: what attending to the unit vectors finds."""
+    """a [B, H, q, K], before dropout: what attending to the unit vectors finds.
+
+    For tests and pictures; neither pass has them all at once.
+    """
     batch_size, n_keys, n_heads, _ = cache.key.shape
     units = np.eye(n_keys, dtype=cache.key.dtype)[None, :, None]
     units = np.broadcast_to(units, (batch_size, n_keys, n_heads, n_keys))

@@ -12,8 +12,6 @@ from npxl.errors import NpxlError
 from npxl.kernels.random_mask import drop
 
 Array = NDArray[Any]
-Rule = tuple[int, int, int, int, Any]
-"""Two words of key, the first stream's number, the threshold of random bits, and 1 / (1 − rate)."""
 
 
 class MaskKey(NamedTuple):
@@ -55,6 +53,18 @@ def site_of(key: MaskKey | None, name: str) -> Site | None:
 _SHARED = 0xFFFFFFFF  # a stream number that no batch reaches
 
 
+class DropoutRule(NamedTuple):
+    """A mask as kernels take it."""
+
+    key_low: int
+    key_high: int
+    first_stream: int
+    threshold: int
+    """An entry is kept when its 32 random bits reach this: 0 keeps all."""
+    factor: Any
+    """1 / (1 − rate), in the precision of what is dropped."""
+
+
 class DropoutCache(NamedTuple):
     """The mask that a forward pass applied; what the backward pass needs."""
 
@@ -89,12 +99,12 @@ def _apply(x: Array, cache: DropoutCache | None) -> Array:
     return y
 
 
-def dropout_rule(cache: DropoutCache | None, dtype: np.dtype[Any]) -> Rule:
-    """A mask as kernels take it; one that keeps everything for None."""
+def dropout_rule(cache: DropoutCache | None, dtype: np.dtype[Any]) -> DropoutRule:
+    """The rule of a mask, and for None one that keeps everything."""
     if cache is None:
-        return 0, 0, 0, 0, dtype.type(1)
+        return DropoutRule(0, 0, 0, 0, dtype.type(1))
     rate, site = cache
-    return *site, round(rate * 2**32), dtype.type(1 / (1 - rate))
+    return DropoutRule(*site, round(rate * 2**32), dtype.type(1 / (1 - rate)))
 
 
 def mask_key(rng: MaskKey | np.random.Generator | None) -> MaskKey | None:

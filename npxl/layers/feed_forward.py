@@ -64,7 +64,6 @@ def feed_forward_backward(
     """dx = (drop(drop(dy) W₂) · [x W₁ᵀ + b₁ > 0]) W₁; adds to the arrays of `grads`."""
     dy = dropout_backward(dy, cache.outer_dropout)
     d_inner = linear_backward(dy, cache.inner, weights.w_2, grads.w_2, grads.b_2)
-    *_, factor = dropout_rule(cache.inner_dropout, dy.dtype)
-    width = d_inner.shape[-1]
+    factor, width = dropout_rule(cache.inner_dropout, dy.dtype).factor, d_inner.shape[-1]
     rectify_backward(d_inner.reshape(-1, width), cache.inner.reshape(-1, width), factor, grads.b_1)
     return linear_backward(d_inner, cache.x, weights.w_1, grads.w_1)

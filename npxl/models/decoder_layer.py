@@ -95,7 +95,7 @@ def decoder_layer_forward(
         config.dropatt, config.dropout,
         site_of(key, f"{name}.attention_probabilities"), site_of(key, f"{name}.attention_output"),
     )  # fmt: skip
-    h = np.add(h, y, out=y)
+    h = h + y
     if not config.pre_lnorm:
         h, attention_norm = layer_norm_forward(h, *weights.attention_norm, epsilon)
 
@@ -106,7 +106,7 @@ def decoder_layer_forward(
         x, weights.feed_forward, config.dropout,
         site_of(key, f"{name}.feed_forward_inner"), site_of(key, f"{name}.feed_forward_output"),
     )  # fmt: skip
-    h = np.add(h, y, out=y)
+    h = h + y
     if not config.pre_lnorm:
         h, feed_forward_norm = layer_norm_forward(h, *weights.feed_forward_norm, epsilon)
     return h, LayerCache(attention, attention_norm, feed_forward, feed_forward_norm)

@@ -76,7 +76,7 @@ class TransformerXLForward:
 
     @property
     def active(self) -> list[Array]:
-        """On which side of its kink each rectified unit was: one array of bool a layer."""
+        """By layer, which rectified units let a gradient through: positive and not dropped."""
         return [layer.feed_forward.inner > 0 for layer in self.stack.layers]
 
 
