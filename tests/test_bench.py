@@ -2,8 +2,11 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,7 +172,7 @@ def test_the_plain_twins_of_row_kernels_give_the_same(rate):
     ):
         y, d, d_bias = x.copy(), dy.reshape(-1, 5).copy(), np.ones(5)
         forward(y, bias, rule)
-        backward(d, y.reshape(-1, 5), rule[-1], d_bias)
+        backward(d, y.reshape(-1, 5), rule.factor, d_bias)
         results.append((y.reshape(-1, 5), d, d_bias))
     for name in ("normalization", "plain"):
         module = {"normalization": normalization, "plain": plain}[name]
@@ -197,18 +200,66 @@ def test_the_plain_twin_of_adam_gives_the_same():
 
 
 def test_every_optimization_can_be_left_out():
-    assert {*plain.WITHOUT, "workers", "projected-memory"} == set(OPTIMIZATIONS)
+    assert {*plain.WITHOUT, "workers", "projected-memory"} == OPTIMIZATIONS.keys()
     assert {f"without {name}" for name in OPTIMIZATIONS} < set(SIDES)
 
 
 @pytest.mark.parametrize("task", ["train", "evaluate"])
-def test_what_an_optimization_earns_is_measured(monkeypatch, task):
+def test_what_an_optimization_earns_is_measured(monkeypatch, capsys, task):
     monkeypatch.setitem(run.SHAPES[task], "tiny", TINY)
     monkeypatch.setattr(run, "_SECONDS_A_TURN", 0.01)
-    names = ("fused-attention", "projected-memory")
-    results = run.measure(task, "tiny", [f"without {name}" for name in names], rounds=2)
-    assert [result.side for result in results] == ["npxl", *(f"without {name}" for name in names)]
-    assert all(result.disagreement < 1e-5 and result.ratio > 0 for result in results[1:])
+    options = ["--task", task, "--shape", "tiny", "--rounds", "1", "--json"]
+    assert main(["bench", *options, "--without", "fused-attention", "projected-memory"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    expected = ["npxl", "without fused-attention", "without projected-memory"]
+    assert [result["side"] for result in results] == expected[: 3 if task == "evaluate" else 2]
+    assert all(result["disagreement"] < 1e-5 and result["ratio"] > 0 for result in results[1:])
+
+
+COUNTED = """
+import sys
+
+import numpy as np
+
+from npxl.bench import plain, sides
+from test_bench import TINY
+
+task, name, *twins = sys.argv[1:]
+called = set()
+for twin in twins:
+    def counted(*arguments, twin=twin, original=getattr(plain, twin)):
+        called.add(twin)
+        return original(*arguments)
+    counted.__name__ = twin
+    setattr(plain, twin, counted)
+side = sides.SIDES[f"without {name}"](TINY, 1)
+segments = [np.zeros((2, TINY.tgt_len + 1), int)]
+getattr(side, task)(3 if task == "generate" else segments)
+assert called == set(twins), called
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "twins"),
+    [
+        ("train", "fused-attention", ["attend_forward", "attend_backward"]),
+        ("evaluate", "fused-attention", ["attend_forward"]),
+        ("generate", "fused-attention", ["attend_one"]),
+        ("train", "fused-rectifier", ["rectify_forward", "rectify_backward"]),
+        ("generate", "fused-rectifier", ["rectify_forward"]),
+        ("train", "fused-norm", ["layer_norm_rows_forward", "layer_norm_rows_backward"]),
+        ("evaluate", "fused-norm", ["layer_norm_rows_forward"]),
+        ("train", "fused-adam", ["adam_update"]),
+    ],
+)
+def test_without_an_optimization_its_plain_twin_runs(task, name, twins):
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here.parent), str(here)])
+    subprocess.run(
+        [sys.executable, "-c", COUNTED, task, name, *twins],
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
 
 def test_the_bytes_that_have_to_be_moved():
@@ -217,6 +268,7 @@ def test_the_bytes_that_have_to_be_moved():
     assert training_traffic(TINY.model, 2, 2) == 4 * (10 * n_parameters + 2 * 5 * d)
     assert reading_traffic(TINY.model, 2, 2) == 4 * (n_parameters + 5 * width * (2 * 2 + 1))
     windowed = replace(TINY.model, attn_window=2)
+    assert training_traffic(windowed, 2, 2) == 4 * (10 * n_parameters + 2 * 3 * d)
     assert reading_traffic(windowed, 2, 2) == 4 * (n_parameters + 3 * width * (2 * 2 + 1))
 
 
@@ -230,8 +282,29 @@ def test_a_roofline_is_drawn(monkeypatch, tmp_path, capsys):
     assert main([*options, "--roofline", str(path)]) == 0
     picture = path.read_text()
     assert "<svg" in picture
+    assert "arithmetic intensity" in picture
     assert picture.count("<!-- tiny -->") == 1
     assert "GFLOP/s" in picture
+
+
+@pytest.mark.parametrize("intensity", [0.5, 50.0])
+def test_the_roof_rises_to_the_ridge_and_no_further(monkeypatch, tmp_path, intensity):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    add_subplot = figure.Figure.add_subplot
+    monkeypatch.setattr(
+        figure.Figure, "add_subplot", lambda self: drawn.append(add_subplot(self)) or drawn[0]
+    )
+    monkeypatch.setattr(roofline, "memory_bandwidth", lambda n_threads: 1e10)
+    result = run.Result(
+        "train", "tiny", "npxl", 1e3, intensity * 8.0, 8.0, 0.5, 1e11, None, None, None
+    )
+    roofline.draw_roofline([result], 1, tmp_path / "roof.png")
+    roof = drawn[0].lines[0]
+    x, y = (np.asarray(values) for values in roof.get_data())
+    assert (np.diff(x) > 0).all()
+    np.testing.assert_allclose(y, np.minimum(x * 10, 100))  # GFLOP/s
+    assert x[0] < intensity < x[-1]
 
 
 def test_memory_bandwidth_is_measured():

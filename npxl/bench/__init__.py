@@ -1,13 +1,15 @@
 """Speed, measured: named shapes, the arithmetic they need, and peers in the same run."""
 
-OPTIMIZATIONS = (
-    "fused-attention",
-    "fused-rectifier",
-    "fused-norm",
-    "fused-adam",
-    "kept-positions",
-    "kept-memory",
-    "workers",
-    "projected-memory",
-)
-"""What `npxl bench --without` can leave out; `plain` and `sides` say how."""
+_ALL = ("train", "evaluate", "generate")
+
+OPTIMIZATIONS = {
+    "fused-attention": _ALL,
+    "fused-rectifier": _ALL,
+    "fused-norm": _ALL,
+    "fused-adam": ("train",),
+    "kept-positions": ("train",),
+    "kept-memory": _ALL,
+    "workers": _ALL,
+    "projected-memory": ("evaluate", "generate"),
+}
+"""What `npxl bench --without` can leave out, and for which tasks; `plain` and `sides` say how."""

@@ -18,7 +18,7 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     weights receive gradient; the memory itself receives none.
     """
     t = tgt_len
-    k = t + min(config.mem_len, config.window(config.mem_len + 1) - 1)  # keys that a query sees
+    k = _n_keys(config, t)
     d, width = config.d_model, config.n_head * config.d_head
     cells = visible_cells(config, tgt_len) * width
     segment = 2 * t * d * width + 2 * t * d * config.d_inner  # W_q and W_o; W_1 and W_2
@@ -53,7 +53,7 @@ def training_traffic(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     Parameters are read by the forward and the backward pass, their gradient is written, and Adam
     reads four vectors and writes three; each layer's memory is read, and the segment joins it.
     """
-    states = config.n_layer * batch_size * (config.mem_len + tgt_len) * config.d_model
+    states = config.n_layer * batch_size * _n_keys(config, tgt_len) * config.d_model
     return 4 * (10 * _n_parameters(config) + states)
 
 
@@ -62,10 +62,14 @@ def reading_traffic(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
 
     Parameters are read once, keys and values of memory for each stream, W_{k,R} R for all.
     """
-    n_keys = min(config.mem_len, config.window(config.mem_len + 1) - 1) + tgt_len
     width = config.n_head * config.d_head
-    cached = config.n_layer * n_keys * width * (2 * batch_size + 1)
+    cached = config.n_layer * _n_keys(config, tgt_len) * width * (2 * batch_size + 1)
     return 4 * (_n_parameters(config) + cached)
+
+
+def _n_keys(config: ModelConfig, tgt_len: int) -> int:
+    """Positions that some query of a segment with full memory sees."""
+    return min(config.mem_len, config.window(config.mem_len + 1) - 1) + tgt_len
 
 
 def _n_parameters(config: ModelConfig) -> int:

@@ -41,11 +41,12 @@ def draw_roofline(results: Sequence[Result], n_threads: int, path: Path) -> None
 
     sgemm = max(result.sgemm for result in results)
     bandwidth = memory_bandwidth(n_threads)
+    ridge = sgemm / bandwidth  # operations a byte at which both limits are the same
+    others = any(result.side != "npxl" for result in results)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     intensities = [result.arithmetic / result.traffic for result in results]
-    low, high = min(intensities) / 3, max(*intensities, sgemm / bandwidth) * 5
-    ridge = sgemm / bandwidth
+    low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 5
     axes.plot(
         [low, ridge, high], [low * bandwidth / 1e9, sgemm / 1e9, sgemm / 1e9], color="black",
         label=f"sgemm {sgemm / 1e9:,.0f} GFLOP/s, memory {bandwidth / 1e9:,.1f} GB/s",
@@ -64,9 +65,9 @@ def draw_roofline(results: Sequence[Result], n_threads: int, path: Path) -> None
             axes.plot([], [], "o", color=color, label=task)
     axes.set(
         xscale="log", yscale="log", xlim=(low, high),
-        xlabel="operations needed for each byte that has to be moved",
+        xlabel="arithmetic intensity: operations needed for each byte that has to be moved",
         ylabel="GFLOP/s of needed operations",
-        title=f"npxl on {n_threads} cores",
+        title=f"npxl with {n_threads} threads" + (", others hollow" if others else ""),
     )  # fmt: skip
     axes.grid(which="major", alpha=0.3)
     axes.legend(loc="upper left")

@@ -68,7 +68,7 @@ class Result:
 def measure(
     task: Task,
     name: str,
-    peers: Sequence[str] = (),
+    others: Sequence[str] = (),
     rounds: int = 5,
     n_threads: int | None = None,
     report: Callable[[str], None] = lambda text: None,
@@ -82,7 +82,7 @@ def measure(
     ----------
     task, name
         A key of `SHAPES` and of what is there.
-    peers
+    others
         Other sides, of `npxl.bench.sides.SIDES`.
     rounds
         Turns of each side.
@@ -93,7 +93,7 @@ def measure(
     """
     shape = SHAPES[task][name]
     needed, traffic = _needed(task, shape)
-    names = ("npxl", *peers)
+    names = ("npxl", *others)
     with _processes(names, shape, n_threads) as sides:
         report(f"{task} {name}: do the sides agree?")
         disagreements = _disagreements(sides, shape)

@@ -16,6 +16,7 @@ from npxl.bench import OPTIMIZATIONS
 from npxl.bench.plain import WITHOUT
 from npxl.bench.shapes import Shape
 from npxl.config import ModelConfig, TrainConfig
+from npxl.errors import NpxlError
 from npxl.interop.transfoxl import parts
 from npxl.models import Reader
 from npxl.models.transformer_xl import TransformerXL
@@ -61,12 +62,17 @@ class Npxl:
         self._reader: Reader | PlainReader | None = None
 
     def losses(self, segments: list[Array]) -> Array:
-        memory = self._model.init_memory(self._shape.batch_size)
+        # The whole segment is remembered, its last token too, whose successor is not scored.
+        batch_size = self._shape.batch_size
+        memory, reader = self._model.init_memory(batch_size), self._new_reader(batch_size)
         nll = []
         for segment in segments:
-            # The whole segment is remembered, its last token too, whose successor is not scored.
-            fwd = self._model.forward(segment, np.roll(segment, -1, axis=1), memory)
+            targets = np.roll(segment, -1, axis=1)
+            fwd = self._model.forward(segment, targets, memory)
             memory = fwd.memory
+            read = reader.score(segment, targets)
+            if not np.allclose(read, fwd.nll, atol=1e-4):
+                raise NpxlError("npxl's reader and its model score a text differently.")
             nll.append(fwd.nll[:, :-1])
         return np.array(nll)
 
@@ -100,11 +106,13 @@ class Npxl:
 
     def _reading(self, batch_size: int) -> Reader | PlainReader:
         if self._reader is None:
-            if self._without == "projected-memory":
-                self._reader = PlainReader(self._model, batch_size)
-            else:
-                self._reader = self._model.reader(batch_size)
+            self._reader = self._new_reader(batch_size)
         return self._reader
+
+    def _new_reader(self, batch_size: int) -> Reader | PlainReader:
+        if self._without == "projected-memory":
+            return PlainReader(self._model, batch_size)
+        return self._model.reader(batch_size)
 
 
 class PlainReader:

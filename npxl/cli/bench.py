@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Optimizations = Sequence[str]
 else:
     Tasks = Sequence[Literal["train", "evaluate", "generate"]]
-    Optimizations = Sequence[Literal[OPTIMIZATIONS]]
+    Optimizations = Sequence[Literal[tuple(OPTIMIZATIONS)]]
 
 
 def bench(
@@ -53,7 +53,8 @@ def bench(
     peers
         Do the same work with Hugging Face's TransfoXL, in turn; needs the extra peers.
     without
-        Do the same work without an optimisation, in turn: the ratio is what it earns.
+        Do the same work without an optimisation, in turn, where the task has it: the ratio is what
+        it earns.
     rounds
         Turns of each side; medians are shown.
     threads
@@ -87,7 +88,8 @@ def bench(
         for one, shapes in chosen.items():
             for name in shapes:
                 if not shape or name in shape:
-                    others = [*(PEERS if peers else ()), *(f"without {name}" for name in without)]
+                    left_out = [f"without {part}" for part in without if one in OPTIMIZATIONS[part]]
+                    others = [*(PEERS if peers else ()), *left_out]
                     results += measure(one, name, others, rounds, threads, status.update)
     n_threads = threads or available_cores()
     if roofline is not None:
