@@ -377,7 +377,9 @@ _ENWIK8_LARGE = Preset(
 PRESETS: dict[str, Preset] = {
     # Pre-normalization learns faster at this size and rate: compare npxl train --no-pre-lnorm.
     "default": Preset(
-        "the bundled text in about five minutes", ModelConfig(pre_lnorm=True), TrainConfig()
+        "the bundled text in about five minutes",
+        ModelConfig(mem_len=64, pre_lnorm=True),
+        TrainConfig(steps=5600, eval_interval=2800),
     ),
     "tiny": Preset(
         "seconds, to see everything work once",

@@ -1,11 +1,20 @@
 """The scripts in examples/ run, and do what they say."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from npxl import ModelConfig, TrainConfig
+from npxl.config import from_dict
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -21,3 +30,14 @@ def test_example_runs(script, tmp_path):
     )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES[0].parent.glob("*.toml")), ids=lambda p: p.stem)
+def test_example_configuration_is_one(path):
+    options = tomllib.loads(path.read_text(encoding="utf-8"))
+    model_fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    model = {name: value for name, value in options.items() if name in model_fields}
+    train = {name: value for name, value in options.items() if name not in model_fields}
+    assert model
+    from_dict(ModelConfig, model)
+    from_dict(TrainConfig, train)  # NpxlError for a field that it does not have

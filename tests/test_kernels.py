@@ -13,6 +13,8 @@ from numerical import assert_eq, read_only, seeds
 from plain import plain, within_bounds
 
 from npxl.kernels import kernel, vectors
+from npxl.kernels.adam import adam_update
+from npxl.kernels.attend_one import attend_one
 from npxl.kernels.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -801,6 +803,8 @@ attention = (f4_4, f4_4, f4_4, f4_3, f4_2, f4_2, f4, i8, rule, pair)
         (layer_norm_rows_forward, (f4_2, f4_1, f4_1, f4, f4_2, f4_2, f4_1)),
         (layer_norm_rows_backward, (f4_2, f4_2, f4_1, f4_1, f4_2, f4_1, f4_1)),
         (scatter_add, (f4_2, i8_1, f4_2, f4)),
+        (adam_update, (*[f4_1] * 4, *[f4] * 8)),
+        (attend_one, (f4_3, f4_3, f4_4, f4_4, f4_3, f4, pair, f4_2, f4_3)),
         (drop, (f4_2, f4_2, rule)),
         (rectify_forward, (f4_3, f4_1, rule)),
         (rectify_backward, (f4_2, f4_2, f4, f4_1)),

@@ -40,5 +40,7 @@ EVALUATION = {
 }
 GENERATION = {
     "small": _shape(4, 128, 4, 32, 512, 1, 640, 1),
+    "small-1280": _shape(4, 128, 4, 32, 512, 1, 1280, 1),  # how the cost grows with M
+    "small-2560": _shape(4, 128, 4, 32, 512, 1, 2560, 1),
     "base": _shape(12, 512, 8, 64, 2048, 1, 2100, 1),
 }
