@@ -190,7 +190,7 @@ class TrainConfig:
 
     batch_size: int = 8
     tgt_len: int = 64
-    steps: int = 9000
+    steps: int = 5600
     minutes: float | None = None
     lr: float = 3e-3
     lr_min_ratio: float = 0.01
@@ -379,7 +379,7 @@ PRESETS: dict[str, Preset] = {
     "default": Preset(
         "the bundled text in about five minutes",
         ModelConfig(mem_len=64, pre_lnorm=True),
-        TrainConfig(steps=5600, eval_interval=2800),
+        TrainConfig(eval_interval=2800),
     ),
     "tiny": Preset(
         "seconds, to see everything work once",
