@@ -19,8 +19,8 @@ from npxl.errors import NpxlError
 
 T = TypeVar("T")
 
-_WORTH_SPREADING = 2**17
-"""Multiplications that another thread has to be given at least: it takes some 50 µs to wake one."""
+_WORTH_SPREADING = 2**24
+"""Multiplications that another thread has to be given at least: to wake one took up to 0.5 ms."""
 
 _helpers = threading.local()
 """Of a thread that has helpers: `pool`, and their number `n`."""

@@ -124,7 +124,7 @@ class Adam:
         def task(part: range) -> None:
             adam_update(*(vector[part.start : part.stop] for vector in vectors), *typed)
 
-        spread(task, params.size)
+        spread(task, params.size, cost=16 * params.size)  # as long as so many multiplications
 
 
 def restore(optimizer: Optimizer, vectors: Mapping[str, Array], step: int) -> None:
@@ -157,7 +157,7 @@ def gradient_norm(gradient: Array) -> float:
         for n in pieces:
             sums[n] = squared_norm(gradient[starts[n] : starts[n] + _PIECE])
 
-    spread(task, len(starts))
+    spread(task, len(starts), cost=8 * gradient.size)
     return math.sqrt(sums.sum())
 
 

@@ -122,7 +122,8 @@ class Workers:
             return lambda: self._run_shard(shard, inputs, targets, rng)
 
         sums = self._threads.run([task(shard) for shard in range(len(self._rows))])
-        spread(self._add_gradients, self._model.params.flat.size)
+        size = self._model.params.flat.size
+        spread(self._add_gradients, size, cost=8 * size)
         return StepResult(sum(sums) / targets.size, self._gradients[0])
 
     def _add_gradients(self, part: range) -> None:
