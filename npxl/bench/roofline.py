@@ -70,6 +70,6 @@ def draw_roofline(results: Sequence[Result], n_threads: int, path: Path) -> None
         title=f"npxl with {n_threads} threads" + (", others hollow" if others else ""),
     )  # fmt: skip
     axes.grid(which="major", alpha=0.3)
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix.lstrip("."), dpi=150)
