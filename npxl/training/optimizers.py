@@ -18,6 +18,7 @@ from npxl.threads import spread
 Array = NDArray[Any]
 
 _PIECE = 2**16
+"""Numbers whose squares are added up by one thread."""
 
 
 class Optimizer(Protocol):
