@@ -1,4 +1,4 @@
-"""What a model is and how it is trained: two frozen dataclasses, validated once, and presets.
+"""What a model is and how it is trained: two frozen dataclasses, validated once.
 
 The fields of the two dataclasses are the options of the command line and the keys of a TOML file;
 their documentation is the help text.  Names are those of the paper's code.
@@ -7,7 +7,7 @@ their documentation is the help text.  Names are those of the paper's code.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, get_args
 
@@ -315,99 +315,3 @@ def _require_choice(config: Any, name: str, choices: tuple[str, ...]) -> None:
     value = getattr(config, name)
     if value not in choices:
         raise NpxlError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}.")
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named pair of configurations."""
-
-    summary: str
-    model: ModelConfig
-    train: TrainConfig
-
-
-_ENWIK8_BASE = Preset(
-    "enwik8, 12 layers, 41M parameters: 1.06 bits per byte in the paper (Table 2)",
-    ModelConfig(
-        vocab_size=204,
-        n_layer=12,
-        n_head=8,
-        d_model=512,
-        d_head=64,
-        d_inner=2048,
-        mem_len=512,
-        dropout=0.1,
-    ),
-    TrainConfig(
-        batch_size=22,
-        tgt_len=512,
-        steps=400_000,
-        lr=2.5e-4,
-        lr_min_ratio=0.0,
-        warmup_steps=0,
-        eval_interval=4000,
-        log_interval=200,
-    ),
-)
-_ENWIK8_LARGE = Preset(
-    "enwik8, 24 layers, 277M parameters: 0.99 bits per byte in the paper (Table 2)",
-    ModelConfig(
-        vocab_size=204,
-        n_layer=24,
-        n_head=8,
-        d_model=1024,
-        d_head=128,
-        d_inner=3072,
-        mem_len=768,
-        dropout=0.15,
-        dropatt=0.15,
-    ),
-    TrainConfig(
-        batch_size=64,
-        tgt_len=768,
-        steps=400_000,
-        lr=2.5e-4,
-        lr_min_ratio=0.0,
-        warmup_steps=4000,
-        eval_interval=4000,
-        log_interval=200,
-    ),
-)
-
-PRESETS: dict[str, Preset] = {
-    # Pre-normalization learns faster at this size and rate: compare npxl train --no-pre-lnorm.
-    "default": Preset(
-        "the bundled text in about five minutes",
-        ModelConfig(mem_len=64, pre_lnorm=True),
-        TrainConfig(eval_interval=2800),
-    ),
-    "tiny": Preset(
-        "seconds, to see everything work once",
-        ModelConfig(
-            n_layer=2, n_head=2, d_model=64, d_head=32, d_inner=128, mem_len=32, pre_lnorm=True
-        ),
-        TrainConfig(
-            tgt_len=32, steps=500, warmup_steps=50, eval_interval=250, log_interval=50, lr=5e-3
-        ),
-    ),
-    "enwik8-base": _ENWIK8_BASE,
-    "enwik8-large": _ENWIK8_LARGE,
-    "text8-base": replace(
-        _ENWIK8_BASE,
-        summary="text8, 12 layers: enwik8-base for 27 symbols",
-        model=replace(_ENWIK8_BASE.model, vocab_size=27),
-    ),
-    "text8-large": replace(
-        _ENWIK8_LARGE,
-        summary="text8, 24 layers: 1.08 bits per character in the paper (Table 3)",
-        model=replace(_ENWIK8_LARGE.model, vocab_size=27),
-        train=replace(_ENWIK8_LARGE.train, warmup_steps=0),
-    ),
-}
-
-
-def preset(name: str) -> Preset:
-    """The preset called `name`; NpxlError lists the names when there is none."""
-    if name not in PRESETS:
-        raise NpxlError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
-    return PRESETS[name]

@@ -26,9 +26,9 @@ import npxl.audit
 from npxl import ModelConfig, NpxlError, TrainConfig
 from npxl.cli import main
 from npxl.cli.options import configured
-from npxl.config import PRESETS
 from npxl.inference import evaluate, generate
 from npxl.models import transformer_xl
+from npxl.presets import PRESETS
 
 SMALL = [
     "--n-layer=2", "--n-head=2", "--d-model=16", "--d-head=8", "--d-inner=16", "--mem-len=8",

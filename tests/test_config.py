@@ -10,8 +10,9 @@ from hypothesis import given
 from support import configs
 
 from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
-from npxl.config import PRESETS, from_dict, preset, to_dict
+from npxl.config import from_dict, to_dict
 from npxl.params import n_parameters
+from npxl.presets import PRESETS, preset
 
 NOT_INTEGERS = [1.0, "3", True, math.nan]
 NOT_NUMBERS = ["0.1", None, True, math.nan, math.inf, -math.inf]

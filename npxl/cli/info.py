@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 from npxl.cli.options import AsJson, preset_help
 from npxl.cli.output import print_json, print_table
-from npxl.config import PRESETS, ModelConfig, TrainConfig, to_dict
-from npxl.config import preset as find_preset
+from npxl.config import ModelConfig, TrainConfig, to_dict
 from npxl.errors import NpxlError
+from npxl.presets import PRESETS
+from npxl.presets import preset as find_preset
 
 
 def info(

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_
 
 from cyclopts import Group, Parameter, Token, convert
 
-from npxl.config import PRESETS, ModelConfig, TrainConfig, from_dict, preset, to_dict
+from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
 from npxl.errors import NpxlError
+from npxl.presets import PRESETS, preset
 
 if sys.version_info >= (3, 11):
     import tomllib
