@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig, from_dict, to_dict
 from npxl.errors import NpxlError
-from npxl.params import Params
-from npxl.tensor_files import EXTRA_PREFIX, read_tensors, write_tensors
+from npxl.params import Params, check_shapes
+from npxl.tensor_files import EXTRA_PREFIX, TensorFile, open_tensors, write_tensors
 
 if TYPE_CHECKING:
     from npxl.models import LanguageModel
@@ -40,27 +40,30 @@ def load_model(path: str | Path) -> TransformerXL:
             f"{path} is a folder, but a model's file was expected: of a run, load "
             f"{Path(path, 'best.safetensors')}."
         )
-    return model_from(path, *read_tensors(path))
+    with open_tensors(path) as file:
+        return model_from(file)
 
 
-def model_from(
-    path: str | Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]
-) -> TransformerXL:
-    """The model among the contents of the file `path`."""
+def model_from(file: TensorFile) -> TransformerXL:
+    """The model in an open file; its tensors are read one by one into the model's vector."""
     from npxl.models.transformer_xl import TransformerXL  # which itself saves by this module
 
+    metadata = file.metadata
     if metadata.get("model") != "transformer_xl":
-        raise NpxlError(f"{path} holds a model of kind {metadata.get('model')!r}, unknown to npxl.")
+        raise NpxlError(
+            f"{file.path} holds a model of kind {metadata.get('model')!r}, unknown to npxl."
+        )
     try:
         config = from_dict(ModelConfig, metadata["config"])
-        own = {
-            name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRA_PREFIX)
-        }
-        dtypes = {tensor.dtype for tensor in own.values()}
+        own = {n: spec for n, spec in file.specs.items() if not n.startswith(EXTRA_PREFIX)}
+        shapes = TransformerXL.parameter_shapes(config)
+        check_shapes({name: spec.shape for name, spec in own.items()}, shapes)
+        dtypes = {spec.dtype for spec in own.values()}
         if len(dtypes) != 1:
             raise NpxlError(f"Its tensors have the types {sorted(map(str, dtypes))}, not one type.")
-        params = Params(TransformerXL.parameter_shapes(config), dtype=dtypes.pop())
-        params.assign(own)
+        params = Params(shapes, dtype=dtypes.pop())
+        for name, view in params.items():
+            view[...] = file[name]
         return TransformerXL(config, params=params)
     except (KeyError, TypeError, NpxlError) as error:
-        raise NpxlError(f"{path} holds no usable model. {error}") from error
+        raise NpxlError(f"{file.path} holds no usable model. {error}") from error

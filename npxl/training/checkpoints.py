@@ -14,7 +14,7 @@ from npxl.inference.evaluation import Score, bits_per_byte, bits_per_character, 
 from npxl.memory import Memory
 from npxl.models import LanguageModel
 from npxl.models.files import model_from, save_model
-from npxl.tensor_files import EXTRA_PREFIX, read_metadata, read_tensors
+from npxl.tensor_files import EXTRA_PREFIX, open_tensors, read_metadata
 
 Array = NDArray[Any]
 
@@ -85,8 +85,7 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, atomically: what was at `path` before stays until all is on the disk.
 
     The file is also a model file: `npxl.load` reads it and leaves the rest aside.  The same
-    checkpoint always gives the same bytes.  While writing, one more copy of everything in it is
-    held in memory.
+    checkpoint always gives the same bytes.
 
     Raises
     ------
@@ -110,21 +109,23 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     NpxlError
         When there is no such file, it is damaged, or it is a model without a run's state.
     """
-    tensors, metadata = read_tensors(path)
-    model = model_from(path, tensors, metadata)
-    progress = _progress_from(path, metadata)
-    try:
-        memory = Memory(tensors.pop(_MEMORY))
-    except (KeyError, NpxlError) as error:
-        raise NpxlError(f"{path} holds no usable memory of the streams: {error}") from error
-    fresh = model.init_memory(memory.batch_size)
-    if _but_for_length(memory) != _but_for_length(fresh):
-        raise NpxlError(f"{path} holds {memory}, which does not fit its model: expected {fresh}.")
-    optimizer = {
-        name.removeprefix(EXTRA_PREFIX): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(EXTRA_PREFIX)
-    }
+    with open_tensors(path) as file:
+        model = model_from(file)
+        progress = _progress_from(path, file.metadata)
+        try:
+            memory = Memory(file[_MEMORY])
+        except (KeyError, NpxlError) as error:
+            raise NpxlError(f"{path} holds no usable memory of the streams: {error}") from error
+        fresh = model.init_memory(memory.batch_size)
+        if _but_for_length(memory) != _but_for_length(fresh):
+            raise NpxlError(
+                f"{path} holds {memory}, which does not fit its model: expected {fresh}."
+            )
+        optimizer = {
+            name.removeprefix(EXTRA_PREFIX): file[name]
+            for name in file
+            if name.startswith(EXTRA_PREFIX) and name != _MEMORY
+        }
     return Checkpoint(model, optimizer, memory, progress)
 
 
