@@ -33,18 +33,20 @@ class PlainAttendCache(NamedTuple):
     attended: Array  # [B, q, H, d_head]
     probabilities: Array  # [B, H, q, K]
     dropped: Array  # [B, H, q, K], after dropout
+    scale: Any
     dropout: DropoutCache | None
 
 
 def attend_forward(
     query: Array, key: Array, value: Array, relative: Array, u: Array, v: Array, window: int,
-    dropout: DropoutCache | None = None,
+    dropout: DropoutCache | None = None, scale: Any = None,
 ) -> tuple[Array, PlainAttendCache]:  # fmt: skip
     """`npxl.layers.attention.attend_forward`: products, the shift of appendix B, a mask."""
+    scale = attention.score_scale(query) if scale is None else scale
     n_queries, n_keys = query.shape[1], key.shape[1]
     content = _heads(query + u) @ _heads(key).swapaxes(2, 3)  # [B, H, q, K]
     position = _heads(query + v) @ _heads(relative[None]).swapaxes(2, 3)  # [B, H, q, K]
-    scores = (content + shift(position)) * attention.score_scale(query)
+    scores = (content + shift(position)) * scale
     distances = np.arange(n_keys - n_queries, n_keys)[:, None] - np.arange(n_keys)  # [q, K]
     scores[..., (distances < 0) | (distances >= window)] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -54,7 +56,7 @@ def attend_forward(
         dropped, _ = dropout_forward(probabilities, *dropout)
     attended = (dropped @ _heads(value)).swapaxes(1, 2)  # [B, q, H, d_head]
     return attended, PlainAttendCache(
-        query, key, value, relative, attended, probabilities, dropped, dropout
+        query, key, value, relative, attended, probabilities, dropped, scale, dropout
     )
 
 
@@ -69,7 +71,7 @@ def attend_backward(
     if cache.dropout is not None:
         dp, _ = dropout_forward(dp, *cache.dropout)
     p = cache.probabilities
-    d_content = p * (dp - (p * dp).sum(-1, keepdims=True)) * attention.score_scale(query)
+    d_content = p * (dp - (p * dp).sum(-1, keepdims=True)) * cache.scale
     d_position = shift_back(d_content)
     d_query_u = d_content @ _heads(key)
     d_query_v = d_position @ _heads(relative[None])

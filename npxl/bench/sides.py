@@ -19,6 +19,7 @@ from npxl.config import ModelConfig, TrainConfig
 from npxl.errors import NpxlError
 from npxl.interop.transfoxl import parts
 from npxl.models import Reader
+from npxl.models.plain_reader import PlainReader
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import Params
 from npxl.threads import available_cores, run_parallel
@@ -59,7 +60,7 @@ class Npxl:
         self._shape = shape
         self._workers: Workers | None = None
         self._adam = Adam.of(_TRAIN, self._model.params)
-        self._reader: Reader | PlainReader | None = None
+        self._reader: Reader | None = None
 
     def losses(self, segments: list[Array]) -> Array:
         # The whole segment is remembered, its last token too, whose successor is not scored.
@@ -104,33 +105,15 @@ class Npxl:
 
         run_parallel([read], self._n_threads)
 
-    def _reading(self, batch_size: int) -> Reader | PlainReader:
+    def _reading(self, batch_size: int) -> Reader:
         if self._reader is None:
             self._reader = self._new_reader(batch_size)
         return self._reader
 
-    def _new_reader(self, batch_size: int) -> Reader | PlainReader:
+    def _new_reader(self, batch_size: int) -> Reader:
         if self._without == "projected-memory":
             return PlainReader(self._model, batch_size)
         return self._model.reader(batch_size)
-
-
-class PlainReader:
-    """A model's reader that keeps hidden states, and projects all of them for every segment."""
-
-    def __init__(self, model: TransformerXL, batch_size: int) -> None:
-        self._model, self._memory = model, model.init_memory(batch_size)
-
-    def score(self, inputs: Array, targets: Array) -> Array:
-        """nll [B, T] of the next segment."""
-        forward = self._model.forward(inputs, targets, self._memory)
-        self._memory = forward.memory
-        return forward.nll
-
-    def log_probs(self, inputs: Array) -> Array:
-        """log p [B, q, V] after each input of the next segment."""
-        log_p, self._memory = self._model.log_probs(inputs, self._memory)
-        return log_p
 
 
 class HuggingFace:

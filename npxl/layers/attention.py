@@ -15,19 +15,13 @@ from npxl.kernels.relative_attention import (
     relative_attention_heads_backward,
     relative_attention_heads_forward,
 )
-from npxl.layers.dropout import (
-    DropoutCache,
-    Site,
-    dropout_backward,
-    dropout_cache,
-    dropout_forward,
-    dropout_rule,
-)
-from npxl.layers.linear import (
-    linear_backward,
-    linear_backward_input,
-    linear_backward_weight,
-    linear_forward,
+from npxl.layers.dropout import DropoutCache, Site, dropout_cache, dropout_rule
+from npxl.layers.linear import linear_backward_weight, linear_forward
+from npxl.layers.projections import (
+    output_backward,
+    output_forward,
+    project_backward,
+    project_forward,
 )
 from npxl.threads import spread
 
@@ -56,6 +50,7 @@ class AttendCache(NamedTuple):
     attended: Array  # [B, q, H, d_head]
     largest: Array  # [B, H, q]: of each query's scores A
     normalizer: Array  # [B, H, q]: 1 / Σ_j e^{(A_ij − largest) / √d_head}
+    scale: Any  # 1 / √d_head, of the scores' precision
     window: int
     dropout: DropoutCache | None
 
@@ -92,20 +87,13 @@ def relative_attention_forward(
     distance K − 1 … 0; returns y [B, q, d_model].  `dropatt` is the rate at which a is dropped,
     `dropout` that of y.
     """
-    batch_size, n_keys, _ = context.shape
-    heads = weights.u.shape  # (H, d_head)
-    segment = context[:, n_keys - n_queries :]  # [B, q, d_model]
-    query = linear_forward(segment, weights.w_q).reshape(batch_size, n_queries, *heads)
-    key = linear_forward(context, weights.w_k).reshape(batch_size, n_keys, *heads)
-    value = linear_forward(context, weights.w_v).reshape(batch_size, n_keys, *heads)
-    relative = linear_forward(positions, weights.w_r).reshape(n_keys, *heads)
-
+    query, key, value = project_forward(context, n_queries, weights, len(weights.u))
+    relative = linear_forward(positions, weights.w_r).reshape(len(positions), *weights.u.shape)
     attended, attend_cache = attend_forward(
         query, key, value, relative, weights.u, weights.v, window,
         dropout_cache(dropatt, attention_site),
     )  # fmt: skip
-    y = linear_forward(attended.reshape(batch_size, n_queries, -1), weights.w_o)  # [B, q, d_model]
-    y, output_dropout = dropout_forward(y, dropout, output_site)
+    y, output_dropout = output_forward(attended, weights.w_o, dropout, output_site)
     return y, AttentionCache(context, positions, attend_cache, output_dropout)
 
 
@@ -121,28 +109,15 @@ def relative_attention_backward(
     Returns the gradient of context[:, first:], [B, K − first, d_model]: with first = K − q that of
     the segment alone, since memory is a constant.  W_k and W_v receive gradient from every key.
     """
-    context, attended = cache.context, cache.attend.attended
-    batch_size, n_queries = attended.shape[:2]
-    n_memory = context.shape[1] - n_queries
-
-    dy = dropout_backward(dy, cache.output_dropout)
-    d_attended = linear_backward(
-        dy, attended.reshape(batch_size, n_queries, -1), weights.w_o, grads.w_o
-    ).reshape(attended.shape)
-    d_query, d_key, d_value, d_relative = (
-        gradient.reshape(*gradient.shape[:-2], -1)  # heads side by side: [..., H·d_head]
-        for gradient in attend_backward(
-            d_attended, cache.attend, weights.u, weights.v, grads.u, grads.v
-        )
+    d_attended = output_backward(
+        dy, cache.attend.attended, cache.output_dropout, weights.w_o, grads.w_o
     )
+    d_query, d_key, d_value, d_relative = attend_backward(
+        d_attended, cache.attend, weights.u, weights.v, grads.u, grads.v
+    )
+    d_relative = d_relative.reshape(len(d_relative), -1)  # [K, H·d_head]
     linear_backward_weight(d_relative, cache.positions, grads.w_r)  # positions are constants
-    linear_backward_weight(d_key, context, grads.w_k)
-    linear_backward_weight(d_value, context, grads.w_v)
-    linear_backward_weight(d_query, context[:, n_memory:], grads.w_q)
-    d_context = linear_backward_input(d_key[:, first:], weights.w_k)  # [B, K − first, d_model]
-    d_context += linear_backward_input(d_value[:, first:], weights.w_v)
-    d_context[:, n_memory - first :] += linear_backward_input(d_query, weights.w_q)
-    return d_context
+    return project_backward(d_query, d_key, d_value, cache.context, weights, grads, first)
 
 
 def attend_forward(
@@ -154,17 +129,19 @@ def attend_forward(
     v: Array,
     window: int,
     dropout: DropoutCache | None = None,
+    scale: Any = None,
 ) -> tuple[Array, AttendCache]:
     """Σ_j ã_ij v_j of queries [B, q, H, d_head] and keys and values [B, K, H, d_head].
 
-    relative [K, H, d_head] by descending distance; ã is a = softmax_j(A / √d_head) after dropout.
-    Returns [B, q, H, d_head].
+    relative [K, H, d_head] by descending distance; ã is a = softmax_j(A · scale) after dropout,
+    where the scale is 1 / √d_head unless given.  Returns [B, q, H, d_head].
     """
+    scale = score_scale(query) if scale is None else scale
     batch_size, n_queries, n_heads, _ = query.shape
     attended: Array = np.empty((*query.shape[:3], value.shape[3]), query.dtype)
     largest: Array = np.empty((batch_size, n_heads, n_queries), query.dtype)
     normalizer = np.empty_like(largest)
-    scale, rule = score_scale(query), dropout_rule(dropout, query.dtype)
+    rule = dropout_rule(dropout, query.dtype)
 
     def task(heads: range) -> None:
         relative_attention_heads_forward(
@@ -174,7 +151,7 @@ def attend_forward(
 
     spread(task, n_heads)
     return attended, AttendCache(
-        query, key, value, relative, attended, largest, normalizer, window, dropout
+        query, key, value, relative, attended, largest, normalizer, scale, window, dropout
     )
 
 
@@ -187,12 +164,12 @@ def attend_backward(
     """
     query, key, value, relative = cache.query, cache.key, cache.value, cache.relative
     d_query, d_key, d_value, d_relative = map(np.empty_like, (query, key, value, relative))
-    scale, rule = score_scale(query), dropout_rule(cache.dropout, query.dtype)
+    rule = dropout_rule(cache.dropout, query.dtype)
 
     def task(heads: range) -> None:
         relative_attention_heads_backward(
             d_attended, cache.attended, cache.largest, cache.normalizer,
-            query, key, value, relative, u, v, scale, cache.window, rule,
+            query, key, value, relative, u, v, cache.scale, cache.window, rule,
             (heads.start, heads.stop), d_query, d_key, d_value, d_relative, d_u, d_v,
         )  # fmt: skip
 
@@ -208,7 +185,9 @@ def attention_probabilities(cache: AttendCache, u: Array, v: Array) -> Array:
     batch_size, n_keys, n_heads, _ = cache.key.shape
     units = np.eye(n_keys, dtype=cache.key.dtype)[None, :, None]
     units = np.broadcast_to(units, (batch_size, n_keys, n_heads, n_keys))
-    attended, _ = attend_forward(cache.query, cache.key, units, cache.relative, u, v, cache.window)
+    attended, _ = attend_forward(
+        cache.query, cache.key, units, cache.relative, u, v, cache.window, scale=cache.scale
+    )
     probabilities: Array = attended.swapaxes(1, 2)
     return probabilities
 

@@ -77,6 +77,15 @@ def check_memory(
         )
 
 
+def check_streams(inputs: Array, batch_size: int) -> None:
+    """As many rows of inputs as a reader reads streams."""
+    if len(inputs) != batch_size:
+        raise NpxlError(
+            f"inputs have {len(inputs)} rows, but this reader reads {batch_size} streams; make "
+            "another with model.reader(batch_size), or pick with select(rows)."
+        )
+
+
 def checked_cotangent(dnll: Array | None, nll: Array) -> Array:
     """dnll [B, T] in the precision of nll; that of the mean when there is none."""
     if dnll is None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.errors import NpxlError
 from npxl.kernels.attend_one import attend_one
 from npxl.layers.attention import AttentionWeights, attend_forward, score_scale
 from npxl.layers.feed_forward import feed_forward_forward
@@ -17,7 +16,7 @@ from npxl.layers.linear import linear_forward
 from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import log_softmax, softmax_forward
 from npxl.memory import selected
-from npxl.models.checks import checked_segment, checked_tokens
+from npxl.models.checks import check_streams, checked_segment, checked_tokens
 from npxl.threads import spread
 
 if TYPE_CHECKING:
@@ -85,12 +84,8 @@ class TransformerXLReader:
         """Hidden states [B, q, d] of the next segment, which is remembered."""
         model, config = self._model, self._model.config
         inputs = checked_tokens("inputs", inputs, config.vocab_size)
-        batch_size, n_new = inputs.shape
-        if batch_size != self._keys.shape[1]:
-            raise NpxlError(
-                f"inputs have {batch_size} rows, but this reader reads {self._keys.shape[1]} "
-                "streams; make another with model.reader(batch_size), or pick with select(rows)."
-            )
+        check_streams(inputs, self._keys.shape[1])
+        n_new = inputs.shape[1]
         self._make_room(n_new)
         new = slice(self._stop, self._stop + n_new)
         seen = slice(self._start, new.stop)
