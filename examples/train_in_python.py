@@ -9,7 +9,7 @@ import npxl
 from npxl.data.streams import Streams
 from npxl.inference.evaluation import evaluate
 from npxl.inference.generation import generate
-from npxl.training.optimizers import Adam, clip_scale, gradient_norm
+from npxl.training.optimizers import clip_scale, gradient_norm, optimizer_for
 from npxl.training.schedules import learning_rate
 from npxl.training.workers import Workers
 
@@ -22,7 +22,7 @@ model = npxl.TransformerXL(
     )
 )  # fmt: skip
 streams = Streams(corpus.train.tokens, train.batch_size, train.tgt_len)
-optimizer = Adam.of(train, model.params)
+optimizer = optimizer_for(model.params, train)
 
 with Workers(model, train.batch_size, n_workers=2) as workers:
     for step in range(1, train.steps + 1):

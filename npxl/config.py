@@ -15,6 +15,7 @@ from npxl.errors import NpxlError
 
 InitialMemory = Literal["empty", "zeros"]
 Precision = Literal["float32", "float64"]
+OptimizerName = Literal["adam", "sgd", "adagrad"]
 VocabularyKind = Literal["bytes", "characters", "words"]
 
 _LARGEST = 2**31 - 1
@@ -141,6 +142,15 @@ class ModelConfig:
         return self.attn_window is not None and self.attn_window <= self.mem_len + 1
 
 
+_READ_ONLY_WITH = {
+    "momentum": ("optimizer", "sgd"),
+    "beta1": ("optimizer", "adam"),
+    "beta2": ("optimizer", "adam"),
+    "adam_epsilon": ("optimizer", "adam"),
+}
+"""Options of a run that mean something beside one value of another option, and nothing else."""
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """How a model is trained: data, length, optimiser, schedule and bookkeeping.
@@ -156,14 +166,19 @@ class TrainConfig:
     minutes
         Train for about this long instead of a number of steps: the speed is measured during the
         first steps, and the number of updates fixed from then on.
+    optimizer
+        Adam; sgd, gradient descent with or without momentum; or adagrad.
     lr
-        Learning rate after the warm-up.
+        Learning rate after the warm-up. What suits depends on the optimizer.
     lr_min_ratio
         The cosine ends at this fraction of lr.
     warmup_steps
         Updates during which the learning rate rises linearly to lr.
     clip
         Largest Euclidean norm of the whole gradient; longer gradients are scaled down to it.
+    momentum
+        Decay of the velocity, the sum of earlier gradients that sgd moves along; 0: it moves along
+        the gradient. Only for sgd.
     beta1
         Decay of Adam's mean of the gradient.
     beta2
@@ -192,10 +207,12 @@ class TrainConfig:
     tgt_len: int = 64
     steps: int = 5600
     minutes: float | None = None
+    optimizer: OptimizerName = "adam"
     lr: float = 3e-3
     lr_min_ratio: float = 0.01
     warmup_steps: int = 200
     clip: float = 0.25
+    momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     adam_epsilon: float = 1e-8
@@ -219,12 +236,24 @@ class TrainConfig:
         _require_float(self, "minutes", above=0.0, optional=True)
         for name in ("lr", "clip", "adam_epsilon"):
             _require_float(self, name, above=0.0)
-        for name in ("beta1", "beta2"):
+        for name in ("momentum", "beta1", "beta2"):
             _require_float(self, name, minimum=0.0, below=1.0)
         _require_float(self, "lr_min_ratio", minimum=0.0, maximum=1.0)
         _require_float(self, "save_interval", minimum=0.0)
+        _require_choice(self, "optimizer", get_args(OptimizerName))
         _require_choice(self, "dtype", get_args(Precision))
         _require_choice(self, "vocabulary", get_args(VocabularyKind))
+        self._require_that_options_have_an_effect()
+
+    def _require_that_options_have_an_effect(self) -> None:
+        """NpxlError when one differs from its default that nothing reads beside the others."""
+        for name, (chooser, reader) in _READ_ONLY_WITH.items():
+            value, chosen = getattr(self, name), getattr(self, chooser)
+            if value != getattr(TrainConfig, name) and chosen != reader:
+                raise NpxlError(
+                    f"{name} is {value!r}, but only the {chooser} {reader} reads it, and the "
+                    f"{chooser} is {chosen}: leave {name} out, or choose {reader}."
+                )
 
 
 Config = TypeVar("Config", ModelConfig, TrainConfig)

@@ -36,7 +36,8 @@ BAD = [
     (TrainConfig, "workers", [0, -1, *NOT_INTEGERS]),
     (TrainConfig, "minutes", [0, -1.0, "5", True, math.nan, math.inf]),
     (TrainConfig, "lr clip adam_epsilon", [0, -1e-3, *NOT_NUMBERS]),
-    (TrainConfig, "beta1 beta2", [-0.1, 1.0, *NOT_NUMBERS]),
+    (TrainConfig, "optimizer", ["Adam", "adamw", "", None, 0]),
+    (TrainConfig, "momentum beta1 beta2", [-0.1, 1.0, *NOT_NUMBERS]),
     (TrainConfig, "lr_min_ratio", [-0.1, 1.1, *NOT_NUMBERS]),
     (TrainConfig, "save_interval", [-1.0, *NOT_NUMBERS]),
     (TrainConfig, "dtype", ["float16", "double", None]),
@@ -57,6 +58,22 @@ def test_a_bad_value_is_an_error_that_names_field_and_value(kind, name, value):
 @pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])
 def test_every_field_is_validated(kind):
     assert {field.name for field in fields(kind)} == {name for k, name, _ in CASES if k is kind}
+
+
+@pytest.mark.parametrize(
+    ("values", "reader"),
+    [
+        (dict(momentum=0.9), "sgd"),
+        (dict(optimizer="adagrad", momentum=0.9), "sgd"),
+        (dict(optimizer="sgd", beta1=0.8), "adam"),
+        (dict(optimizer="sgd", beta2=0.8), "adam"),
+        (dict(optimizer="adagrad", adam_epsilon=1e-6), "adam"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_an_error_that_says_what_would(values, reader):
+    name, value = next((n, v) for n, v in values.items() if n not in ("optimizer", "schedule"))
+    with pytest.raises(NpxlError, match=rf"^{name} is {value}, but only the .* {reader} reads it"):
+        TrainConfig(**values)
 
 
 @pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])

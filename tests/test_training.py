@@ -183,6 +183,14 @@ def test_another_number_of_workers_agrees_to_rounding(tmp_path, text):
 # It survives what stops it
 
 
+OPTIONS = {
+    "adam": {},
+    "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.5),
+    "adagrad": dict(optimizer="adagrad", lr=0.05),
+}
+every_kind_of_run = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+
+
 class Crash(BaseException):
     """As sudden as a power cut: nothing catches it."""
 
@@ -238,9 +246,10 @@ def run_until_signal(run, number, step, delay):
     return subprocess.run([*script, *arguments], capture_output=True, text=True, timeout=120)
 
 
-def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, text, monkeypatch):
-    whole = create(tmp_path / "whole", text, steps=600, eval_interval=50)
-    run = create(tmp_path / "run", text, steps=600, eval_interval=50)
+@every_kind_of_run
+def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, text, options):
+    whole = create(tmp_path / "whole", text, steps=600, eval_interval=50, **options)
+    run = create(tmp_path / "run", text, steps=600, eval_interval=50, **options)
     assert Trainer(whole).run()
     moments = random.Random(11)
     for _ in range(3):
@@ -251,9 +260,11 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, text, monk
     assert_same_run(finish(run.folder), whole)
 
 
+@every_kind_of_run
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_with_everything_saved(tmp_path, text, whole, number):
-    run = create(tmp_path / "run", text, save_interval=1000.0)
+def test_a_signal_stops_it_with_everything_saved(tmp_path, text, number, options):
+    create(tmp_path / "whole", text, **options)
+    run = create(tmp_path / "run", text, save_interval=1000.0, **options)
     outcome = run_until_signal(run, number, 13, 0.0)
     assert outcome.returncode == 0, outcome.stderr
     assert "Stopped after step" in outcome.stdout
@@ -262,7 +273,7 @@ def test_a_signal_stops_it_with_everything_saved(tmp_path, text, whole, number):
     assert outcome.stderr == ""
     assert 13 <= run.checkpoint().progress.step < 60
     finish(run.folder)
-    assert contents(run) == contents(whole)
+    assert contents(run) == contents(finish(tmp_path / "whole"))
 
 
 def test_a_signal_gives_up_an_evaluation_which_is_made_later(tmp_path, text, whole):

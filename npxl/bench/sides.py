@@ -23,7 +23,7 @@ from npxl.models.plain_reader import PlainReader
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import Params
 from npxl.threads import available_cores, run_parallel
-from npxl.training.optimizers import Adam, clip_scale, gradient_norm
+from npxl.training.optimizers import clip_scale, gradient_norm, optimizer_for
 from npxl.training.workers import Workers
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ class Npxl:
         self._model = TransformerXL(shape.model, seed=_SEED)
         self._shape = shape
         self._workers: Workers | None = None
-        self._adam = Adam.of(_TRAIN, self._model.params)
+        self._adam = optimizer_for(self._model.params, _TRAIN)
         self._reader: Reader | None = None
 
     def losses(self, segments: list[Array]) -> Array:

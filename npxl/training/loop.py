@@ -24,7 +24,7 @@ from npxl.training.checkpoints import (
     save_checkpoint,
 )
 from npxl.training.metrics import MetricsFile
-from npxl.training.optimizers import Adam, clip_scale, gradient_norm, restore
+from npxl.training.optimizers import clip_scale, gradient_norm, optimizer_for, restore
 from npxl.training.reporting import Reporter, StepReport
 from npxl.training.run import Run
 from npxl.training.schedules import learning_rate
@@ -67,7 +67,7 @@ class Trainer:
     def __init__(self, run: Run, steps: int | None = None) -> None:
         config, checkpoint = run.train_config, run.checkpoint()
         self._run, self._config, self._model = run, config, checkpoint.model
-        self._optimizer = Adam.of(config, self._model.params)
+        self._optimizer = optimizer_for(self._model.params, config)
         self._workers = Workers(self._model, config.batch_size, config.workers or available_cores())
         self._streams = Streams(
             run.corpus.train.tokens, config.batch_size, config.tgt_len, run.model_config.ext_len

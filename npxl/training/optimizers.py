@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from npxl.config import TrainConfig
-from npxl.errors import NpxlError
+from npxl.errors import NpxlError, described
+from npxl.kernels.adagrad import adagrad_update
 from npxl.kernels.adam import adam_update, squared_norm
+from npxl.kernels.sgd import momentum_update, sgd_update
 from npxl.params import Params
 from npxl.threads import spread
 
@@ -30,11 +32,26 @@ class Optimizer(Protocol):
     step: int
 
     @property
-    def state(self) -> Mapping[str, Array]:
+    def state(self) -> dict[str, Array]:
         """The vectors to save and to write into when a run is resumed, `step` apart."""
 
     def update(self, params: Array, gradient: Array, lr: float, scale: float = 1.0) -> None:
-        """Change `params` [P] in place and count one step."""
+        """One step along scale · gradient: changes `params` [P] in place and counts one step.
+
+        Parameters
+        ----------
+        params, gradient
+            [P], of the precision given at construction.
+        lr
+            Learning rate of this step.
+        scale
+            Factor of the gradient, from `clip_scale`.
+
+        Raises
+        ------
+        NpxlError
+            When a vector is of another shape or precision.
+        """
 
 
 class Adam:
@@ -72,60 +89,144 @@ class Adam:
         self.second_moment = np.zeros(size, dtype)
         self.step = 0
 
-    @classmethod
-    def of(cls, config: TrainConfig, params: Params) -> Adam:
-        """As a run's configuration says, for these parameters."""
-        return cls(
-            params.flat.size,
-            params.dtype,
-            beta1=config.beta1,
-            beta2=config.beta2,
-            epsilon=config.adam_epsilon,
-        )
-
     @property
     def state(self) -> dict[str, Array]:
         """Both moments by name."""
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
     def update(self, params: Array, gradient: Array, lr: float, scale: float = 1.0) -> None:
-        """One step along scale · gradient: changes `params` [P] in place.
-
-        Parameters
-        ----------
-        params, gradient
-            [P], of the precision given at construction.
-        lr
-            Learning rate of this step.
-        scale
-            Factor of the gradient, from `clip_scale`.
-        """
-        for vector in (params, gradient):
-            if vector.shape != self.first_moment.shape or vector.dtype != self.first_moment.dtype:
-                raise NpxlError(
-                    f"Adam was made for {self.first_moment.size} numbers of type "
-                    f"{self.first_moment.dtype}, but was given {vector.dtype} of shape "
-                    f"{vector.shape}."
-                )
-        self.step += 1
+        """As `Optimizer.update` says."""
+        step = self.step + 1
         scalars = (
             scale,
             self.beta1,
             1 - self.beta1,
             self.beta2,
             1 - self.beta2,
-            lr / (1 - self.beta1**self.step),
-            1 / math.sqrt(1 - self.beta2**self.step),
+            lr / (1 - self.beta1**step),
+            1 / math.sqrt(1 - self.beta2**step),
             self.epsilon,
         )
-        # A float64 scalar would carry the whole loop over to float64.
-        typed = [params.dtype.type(scalar) for scalar in scalars]
         vectors = params, gradient, self.first_moment, self.second_moment
+        _in_parts(adam_update, vectors, scalars, cost=16)
+        self.step = step
 
-        def task(part: range) -> None:
-            adam_update(*(vector[part.start : part.stop] for vector in vectors), *typed)
 
-        spread(task, params.size, cost=16 * params.size)  # as long as so many multiplications
+class SGD:
+    """Gradient descent, with momentum if that is not 0 (Polyak 1964; torch's form).
+
+    With g the scaled gradient:
+
+        v ← μ v + g        θ ← θ − lr · v
+
+    Parameters
+    ----------
+    size
+        Number of parameters P.
+    dtype
+        Their precision, also that of the velocity.
+    momentum
+        μ; with 0 there is no velocity to keep, and θ ← θ − lr · g.
+
+    Attributes
+    ----------
+    velocity
+        v, [P]; None without momentum.
+    step
+        Updates made so far.
+    """
+
+    def __init__(self, size: int, dtype: DTypeLike, *, momentum: float = 0.0) -> None:
+        self.momentum = momentum
+        self.velocity = np.zeros(size, dtype) if momentum else None
+        self.step = 0
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """The velocity, if there is one."""
+        return {} if self.velocity is None else {"velocity": self.velocity}
+
+    def update(self, params: Array, gradient: Array, lr: float, scale: float = 1.0) -> None:
+        """As `Optimizer.update` says."""
+        if self.velocity is None:
+            _in_parts(sgd_update, (params, gradient), (scale, lr), cost=8)
+        else:
+            vectors = params, gradient, self.velocity
+            _in_parts(momentum_update, vectors, (scale, self.momentum, lr), cost=8)
+        self.step += 1
+
+
+class Adagrad:
+    """Adagrad (Duchi et al. 2011, diagonal): steps shorten with all gradients that have been.
+
+    With g the scaled gradient:
+
+        s ← s + g²        θ ← θ − lr · g / (√s + ε)
+
+    Parameters
+    ----------
+    size
+        Number of parameters P.
+    dtype
+        Their precision, also that of the sum.
+    epsilon
+        ε.
+
+    Attributes
+    ----------
+    squares
+        s, [P].
+    step
+        Updates made so far.
+    """
+
+    def __init__(self, size: int, dtype: DTypeLike, *, epsilon: float = 1e-10) -> None:
+        self.epsilon = epsilon
+        self.squares = np.zeros(size, dtype)
+        self.step = 0
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """The sum of squares."""
+        return {"squares": self.squares}
+
+    def update(self, params: Array, gradient: Array, lr: float, scale: float = 1.0) -> None:
+        """As `Optimizer.update` says."""
+        vectors = params, gradient, self.squares
+        _in_parts(adagrad_update, vectors, (scale, lr, self.epsilon), cost=16)
+        self.step += 1
+
+
+def optimizer_for(params: Params, config: TrainConfig) -> Optimizer:
+    """The optimiser that a run's configuration asks for, at its start."""
+    size, dtype = params.flat.size, params.dtype
+    if config.optimizer == "sgd":
+        return SGD(size, dtype, momentum=config.momentum)
+    if config.optimizer == "adagrad":
+        return Adagrad(size, dtype)
+    beta1, beta2, epsilon = config.beta1, config.beta2, config.adam_epsilon
+    return Adam(size, dtype, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+
+def _in_parts(
+    kernel: Callable[..., None], vectors: Sequence[Array], scalars: Sequence[float], cost: int
+) -> None:
+    """Run a kernel over vectors [P], in parts side by side.
+
+    An entry takes as long as `cost` multiplications.  NpxlError when not all vectors are alike.
+    """
+    if len({(vector.shape, vector.dtype) for vector in vectors}) > 1:
+        raise NpxlError(
+            "Parameters, their gradient and what an optimiser remembers must be of one shape and "
+            f"one type, but are {', '.join(map(described, vectors))}."
+        )
+    # A float64 scalar would carry the whole loop over to float64.
+    typed = [vectors[0].dtype.type(scalar) for scalar in scalars]
+
+    def task(part: range) -> None:
+        kernel(*(vector[part.start : part.stop] for vector in vectors), *typed)
+
+    spread(task, vectors[0].size, cost=cost * vectors[0].size)
 
 
 def restore(optimizer: Optimizer, vectors: Mapping[str, Array], step: int) -> None:
@@ -134,18 +235,27 @@ def restore(optimizer: Optimizer, vectors: Mapping[str, Array], step: int) -> No
     Raises
     ------
     NpxlError
-        When a vector is missing or does not fit.
+        When the vectors are those of another optimiser, or one does not fit.
     """
-    for name, own in optimizer.state.items():
-        saved = vectors.get(name)
-        if saved is None or saved.shape != own.shape or saved.dtype != own.dtype:
-            found = "none" if saved is None else f"one of {saved.dtype} and shape {saved.shape}"
+    own = optimizer.state
+    if vectors.keys() != own.keys():
+        raise NpxlError(
+            f"Its optimiser remembers {_listed(own)}, but the saved state has {_listed(vectors)}: "
+            "go on with the optimiser that the state is of."
+        )
+    for name, vector in own.items():
+        saved = vectors[name]
+        if saved.shape != vector.shape or saved.dtype != vector.dtype:
             raise NpxlError(
-                f"The optimiser needs a {name} of {own.dtype} and shape {own.shape}, but the saved "
-                f"state has {found}."
+                f"The saved {name} is {described(saved)}, but the optimiser needs "
+                f"{described(vector)}."
             )
-        own[...] = saved
+        vector[...] = saved
     optimizer.step = step
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(sorted(names)) or "nothing"
 
 
 def gradient_norm(gradient: Array) -> float:

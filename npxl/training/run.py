@@ -32,7 +32,7 @@ from npxl.training.checkpoints import (
     load_progress,
     save_checkpoint,
 )
-from npxl.training.optimizers import Adam
+from npxl.training.optimizers import optimizer_for
 from npxl.versions import installed_version
 
 _FORMAT = 1
@@ -329,7 +329,7 @@ class Run:
         model = TransformerXL(self.model_config, seed=config.seed, dtype=config.dtype)
         start = Checkpoint(
             model=model,
-            optimizer=Adam.of(config, model.params).state,
+            optimizer=optimizer_for(model.params, config).state,
             memory=model.init_memory(config.batch_size),
             progress=Progress(steps=config.steps if config.minutes is None else None),
         )
