@@ -175,7 +175,8 @@ class TrainConfig:
     warmup_steps
         Updates during which the learning rate rises linearly to lr.
     clip
-        Largest Euclidean norm of the whole gradient; longer gradients are scaled down to it.
+        Largest Euclidean norm of the whole gradient; longer gradients are scaled down to it. none:
+        they are left as they are.
     momentum
         Decay of the velocity, the sum of earlier gradients that sgd moves along; 0: it moves along
         the gradient. Only for sgd.
@@ -211,7 +212,7 @@ class TrainConfig:
     lr: float = 3e-3
     lr_min_ratio: float = 0.01
     warmup_steps: int = 200
-    clip: float = 0.25
+    clip: float | None = 0.25
     momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
@@ -234,8 +235,9 @@ class TrainConfig:
         _require_int(self, "seed", minimum=0, maximum=None)
         _require_int(self, "workers", minimum=1, optional=True)
         _require_float(self, "minutes", above=0.0, optional=True)
-        for name in ("lr", "clip", "adam_epsilon"):
+        for name in ("lr", "adam_epsilon"):
             _require_float(self, name, above=0.0)
+        _require_float(self, "clip", above=0.0, optional=True)
         for name in ("momentum", "beta1", "beta2"):
             _require_float(self, name, minimum=0.0, below=1.0)
         _require_float(self, "lr_min_ratio", minimum=0.0, maximum=1.0)
@@ -331,7 +333,10 @@ def _require_float(
         )
         if math.isfinite(bound)
     ]
-    raise NpxlError(f"{name} is {value!r}, but it must be a number of {' and '.join(bounds)}.")
+    unset = " or none" if optional else ""
+    raise NpxlError(
+        f"{name} is {value!r}, but it must be a number of {' and '.join(bounds)}{unset}."
+    )
 
 
 def _require_bool(config: Any, name: str) -> None:

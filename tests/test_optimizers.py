@@ -236,7 +236,8 @@ def test_the_norm_of_a_gradient_that_is_not_finite_is_not_finite(bad):
 
 
 @pytest.mark.parametrize(
-    ("norm", "clip", "scale"), [(0.0, 0.25, 1.0), (0.25, 0.25, 1.0), (1.0, 0.25, 0.25)]
+    ("norm", "clip", "scale"),
+    [(0.0, 0.25, 1.0), (0.25, 0.25, 1.0), (1.0, 0.25, 0.25), (1e30, None, 1.0), (0.0, None, 1.0)],
 )
 def test_clipping_shortens_and_never_lengthens(norm, clip, scale):
     assert clip_scale(norm, clip) == scale

@@ -137,6 +137,13 @@ def test_the_means_are_those_of_the_updates(tmp_path, text):
     assert got == pytest.approx(means)
 
 
+@pytest.mark.parametrize(("clip", "part"), [(None, 0), (1e6, 0), (1e-6, 1)])
+def test_the_metrics_say_how_often_it_clipped(tmp_path, text, clip, part):
+    create(tmp_path / "run", text, clip=clip, steps=4)
+    records = read_metrics(finish(tmp_path / "run").metrics)
+    assert [r["clipped"] for r in records if r["split"] == "train"] == [part]
+
+
 def test_words_and_characters_train_too(tmp_path, text):
     for kind in ("words", "characters"):
         create(tmp_path / kind, text, vocabulary=kind, steps=4)
@@ -185,7 +192,7 @@ def test_another_number_of_workers_agrees_to_rounding(tmp_path, text):
 
 OPTIONS = {
     "adam": {},
-    "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.5),
+    "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.05, clip=None),
     "adagrad": dict(optimizer="adagrad", lr=0.05),
 }
 every_kind_of_run = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

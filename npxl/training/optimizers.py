@@ -272,6 +272,6 @@ def gradient_norm(gradient: Array) -> float:
     return math.sqrt(sums.sum())
 
 
-def clip_scale(norm: float, clip: float) -> float:
+def clip_scale(norm: float, clip: float | None) -> float:
     """What to multiply a gradient of this norm by, so that it becomes no longer than `clip`."""
-    return clip / norm if norm > clip else 1.0
+    return 1.0 if clip is None or norm <= clip else clip / norm
