@@ -16,6 +16,7 @@ from npxl.errors import NpxlError
 InitialMemory = Literal["empty", "zeros"]
 Precision = Literal["float32", "float64"]
 OptimizerName = Literal["adam", "sgd", "adagrad"]
+ScheduleName = Literal["cosine", "inv_sqrt", "plateau", "constant"]
 VocabularyKind = Literal["bytes", "characters", "words"]
 
 _LARGEST = 2**31 - 1
@@ -147,6 +148,8 @@ _READ_ONLY_WITH = {
     "beta1": ("optimizer", "adam"),
     "beta2": ("optimizer", "adam"),
     "adam_epsilon": ("optimizer", "adam"),
+    "decay_rate": ("schedule", "plateau"),
+    "patience": ("schedule", "plateau"),
 }
 """Options of a run that mean something beside one value of another option, and nothing else."""
 
@@ -169,11 +172,21 @@ class TrainConfig:
     optimizer
         Adam; sgd, gradient descent with or without momentum; or adagrad.
     lr
-        Learning rate after the warm-up. What suits depends on the optimizer.
+        Learning rate at the end of the warm-up, with the schedule inv_sqrt times the root of
+        warmup_steps. What suits depends on the optimizer.
+    schedule
+        How the learning rate goes on after the warm-up. cosine: half a cosine down to the last
+        step; inv_sqrt: lr / √step; plateau: lowered when the validation loss stops falling;
+        constant: as it is.
     lr_min_ratio
-        The cosine ends at this fraction of lr.
+        The cosine ends at this fraction of lr, and plateau goes no lower.
     warmup_steps
-        Updates during which the learning rate rises linearly to lr.
+        Updates during which the learning rate rises linearly to where the schedule begins.
+    decay_rate
+        What plateau multiplies the learning rate by. Only for plateau.
+    patience
+        Evaluations in a row that may be no better than the best before plateau lowers the learning
+        rate at the next one. Only for plateau.
     clip
         Largest Euclidean norm of the whole gradient; longer gradients are scaled down to it. none:
         they are left as they are.
@@ -210,8 +223,11 @@ class TrainConfig:
     minutes: float | None = None
     optimizer: OptimizerName = "adam"
     lr: float = 3e-3
+    schedule: ScheduleName = "cosine"
     lr_min_ratio: float = 0.01
     warmup_steps: int = 200
+    decay_rate: float = 0.5
+    patience: int = 0
     clip: float | None = 0.25
     momentum: float = 0.0
     beta1: float = 0.9
@@ -231,7 +247,8 @@ class TrainConfig:
             _require_int(self, name, minimum=1)
         for name in ("eval_interval", "log_interval"):
             _require_int(self, name, minimum=1)
-        _require_int(self, "warmup_steps", minimum=0)
+        for name in ("warmup_steps", "patience"):
+            _require_int(self, name, minimum=0)
         _require_int(self, "seed", minimum=0, maximum=None)
         _require_int(self, "workers", minimum=1, optional=True)
         _require_float(self, "minutes", above=0.0, optional=True)
@@ -241,8 +258,10 @@ class TrainConfig:
         for name in ("momentum", "beta1", "beta2"):
             _require_float(self, name, minimum=0.0, below=1.0)
         _require_float(self, "lr_min_ratio", minimum=0.0, maximum=1.0)
+        _require_float(self, "decay_rate", above=0.0, below=1.0)
         _require_float(self, "save_interval", minimum=0.0)
         _require_choice(self, "optimizer", get_args(OptimizerName))
+        _require_choice(self, "schedule", get_args(ScheduleName))
         _require_choice(self, "dtype", get_args(Precision))
         _require_choice(self, "vocabulary", get_args(VocabularyKind))
         self._require_that_options_have_an_effect()

@@ -23,6 +23,7 @@ from npxl.training.checkpoints import (
 )
 from npxl.training.loop import Trainer
 from npxl.training.run import Run
+from npxl.training.schedules import Plateau
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=1, d_model=8, d_head=4, d_inner=8, mem_len=3)
 
@@ -43,6 +44,7 @@ def example(dtype=np.float32, length=3) -> Checkpoint:
             steps=100,
             evaluated=40,
             best=Evaluation(step=20, nll=1 / 3, bpc=0.1, bpb=0.2, ppl=1.4),
+            plateau=Plateau(ratio=0.1, best=1 / 3, bad=2),
             tally=Tally(steps=3, nll=4.1, grad_norm=0.7, clipped=2),
         ),
     )
@@ -177,6 +179,8 @@ def write_flat_memory(path):
         (partial(write_wrong_progress, evaluated=None), "without the state of a run"),
         (partial(write_wrong_progress, steps=[]), "without the state of a run"),
         (partial(write_wrong_progress, tally={"nll": "x"}), "without the state of a run"),
+        (partial(write_wrong_progress, plateau={"ratio": None}), "without the state of a run"),
+        (partial(write_wrong_progress, plateau={"bad": 0.5}), "without the state of a run"),
         (lambda path: None, "There is no file"),
     ],
 )

@@ -20,6 +20,7 @@ from small_runs import contents, create, finish, write_text
 
 import npxl.files
 from npxl import NpxlError
+from npxl.inference.evaluation import Score
 from npxl.training import loop
 from npxl.training.budget import Budget, TimeLeft
 from npxl.training.checkpoints import Progress
@@ -167,6 +168,32 @@ def test_context_that_is_read_again_is_passed_on(tmp_path, text):
     assert finish(tmp_path / "run").checkpoint().memory.length == 8
 
 
+@pytest.mark.parametrize(
+    ("patience", "falls"), [(0, [0, 0, 0, 1, 2, 2, 2, 2]), (1, [0, 0, 0, 0, 1, 1, 1, 2])]
+)
+def test_the_rate_falls_after_evaluations_that_are_no_better(
+    tmp_path, text, monkeypatch, patience, falls
+):
+    scores = iter([3.0, 2.0, 2.5, 2.1, 1.9, 1.95, 2.0, 2.0])
+    monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Score(100, next(scores), 1.0))
+    create(
+        tmp_path / "run", text, schedule="plateau", patience=patience, decay_rate=0.1,
+        warmup_steps=5, steps=80, eval_interval=10, log_interval=10,
+    )  # fmt: skip
+    run = Run.open(tmp_path / "run")
+    Trainer(run).run()
+    logged = [r["lr"] for r in read_metrics(run.metrics) if r["split"] == "train"]
+    assert logged == pytest.approx([5e-3 * 0.1**n for n in falls])  # down to 1 % of lr
+
+
+def test_a_plateau_needs_a_validation_split(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    write_text(tmp_path / "corpus" / "train.txt")
+    with pytest.raises(NpxlError, match=r"loss on the validation split, but corpus has none"):
+        create(tmp_path / "run", tmp_path / "corpus", schedule="plateau")
+    assert not (tmp_path / "run").exists()
+
+
 # It repeats itself
 
 
@@ -193,7 +220,8 @@ def test_another_number_of_workers_agrees_to_rounding(tmp_path, text):
 OPTIONS = {
     "adam": {},
     "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.05, clip=None),
-    "adagrad": dict(optimizer="adagrad", lr=0.05),
+    "adagrad": dict(optimizer="adagrad", lr=0.05, schedule="inv_sqrt"),
+    "plateau": dict(schedule="plateau", patience=1, decay_rate=0.5, lr=0.05),
 }
 every_kind_of_run = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 

@@ -15,6 +15,7 @@ from npxl.memory import Memory
 from npxl.models import LanguageModel
 from npxl.models.files import model_from, save_model
 from npxl.tensor_files import EXTRA_PREFIX, open_tensors, read_metadata
+from npxl.training.schedules import Plateau
 
 Array = NDArray[Any]
 
@@ -68,6 +69,7 @@ class Progress:
     evaluated: int = 0
     """The last step whose evaluation is done."""
     best: Evaluation | None = None
+    plateau: Plateau = field(default_factory=Plateau)
     tally: Tally = field(default_factory=Tally)
 
 
@@ -138,9 +140,10 @@ def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
     try:
         values = dict(metadata["progress"])
         tally = Tally(**_numbers(values.pop("tally")))
+        plateau = Plateau(**_numbers(values.pop("plateau", {})))
         best = values.pop("best")
         best = None if best is None else Evaluation(**_numbers(best))
-        return Progress(**_numbers(values), best=best, tally=tally)
+        return Progress(**_numbers(values), best=best, plateau=plateau, tally=tally)
     except (KeyError, TypeError, ValueError) as error:
         raise NpxlError(
             f"{path} is a model without the state of a run, so that training cannot continue "
@@ -151,8 +154,8 @@ def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """The record itself; TypeError when a value is no number, or no whole one where it counts."""
     for name, value in dict(record).items():
-        counts = name in ("step", "steps", "evaluated", "clipped")
-        is_unknown = name == "steps" and value is None
+        counts = name in ("step", "steps", "evaluated", "clipped", "bad")
+        is_unknown = name in ("steps", "best") and value is None
         if not is_unknown and type(value) not in ((int,) if counts else (int, float)):
             raise TypeError(f"{name} is {value!r}")
     return record

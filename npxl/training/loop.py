@@ -177,7 +177,7 @@ class Trainer:
             saving = time.perf_counter()
             self._save_if_changed(memory)
             started += time.perf_counter() - saving  # the update's speed has nothing of it
-        lr = learning_rate(step, config, progress.steps)
+        lr = learning_rate(step, config, progress.steps, progress.plateau)
         scale = clip_scale(norm, config.clip)
         self._optimizer.update(self._model.params.flat, result.gradient.flat, lr, scale)
         tally = progress.tally
@@ -235,7 +235,15 @@ class Trainer:
         is_best = best is None or evaluation.nll < best.nll
         if is_best:
             self._model.save(self._run.best)
-        self.progress = replace(self.progress, evaluated=step, best=evaluation if is_best else best)
+        plateau = self.progress.plateau
+        if self._config.schedule == "plateau":
+            plateau = plateau.after_evaluation(score.nll, step, self._config)
+        self.progress = replace(
+            self.progress,
+            evaluated=step,
+            best=evaluation if is_best else best,
+            plateau=plateau,
+        )
         return {
             "split": "valid",
             **asdict(evaluation),

@@ -114,6 +114,7 @@ class Run:
             )
         corpus = load_corpus(corpus_source, train_config.vocabulary, train_config.min_count)
         _require_two_symbols(corpus)
+        _require_evaluations(corpus, train_config)
         run = cls(
             folder=folder,
             model_config=replace(model_config, vocab_size=corpus.vocab.size),
@@ -357,6 +358,15 @@ def _require_two_symbols(corpus: Corpus) -> None:
         raise NpxlError(
             f"The training text of {corpus.name} is {symbol!r} {len(tokens):,} times, from which "
             "there is nothing to learn: pass a text with at least two different tokens."
+        )
+
+
+def _require_evaluations(corpus: Corpus, config: TrainConfig) -> None:
+    """NpxlError when the schedule follows a loss that nothing measures."""
+    if config.schedule == "plateau" and corpus.valid is None:
+        raise NpxlError(
+            f"The schedule plateau follows the loss on the validation split, but {corpus.name} has "
+            "none: add one, such as a valid.txt in its folder, or choose another schedule."
         )
 
 
