@@ -162,6 +162,10 @@ class TrainConfig:
     ----------
     batch_size
         Streams of text read in parallel, each with its own memory.
+    batch_chunk
+        Parts of the batch that are computed one after another, to need less memory: what the
+        backward pass needs of batch_size / batch_chunk streams is held at a time. The update is
+        that of the whole batch, up to rounding.
     tgt_len
         Tokens of a stream predicted in one step: the segment length T.
     steps
@@ -218,6 +222,7 @@ class TrainConfig:
     """
 
     batch_size: int = 8
+    batch_chunk: int = 1
     tgt_len: int = 64
     steps: int = 5600
     minutes: float | None = None
@@ -245,6 +250,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("batch_size", "tgt_len", "steps", "min_count"):
             _require_int(self, name, minimum=1)
+        _require_int(self, "batch_chunk", minimum=1)
+        if self.batch_chunk > self.batch_size:
+            raise NpxlError(
+                f"batch_chunk is {self.batch_chunk}, but it must be at most the batch_size, "
+                f"{self.batch_size}."
+            )
         for name in ("eval_interval", "log_interval"):
             _require_int(self, name, minimum=1)
         for name in ("warmup_steps", "patience"):

@@ -168,7 +168,7 @@ class Threads:
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Results of the tasks, in their order; all have ended when one that failed raises."""
-        if self._pool is None:
+        if self._pool is None or len(tasks) == 1:
             return [task() for task in tasks]
         futures = [self._pool.submit(task) for task in tasks]
         wait(futures)

@@ -29,7 +29,7 @@ BAD = [
     (ModelConfig, "initial_memory", ["zero", "", None, 0]),
     (
         TrainConfig,
-        "batch_size tgt_len steps eval_interval log_interval min_count",
+        "batch_size batch_chunk tgt_len steps eval_interval log_interval min_count",
         [0, -1, None, *NOT_INTEGERS],
     ),
     (TrainConfig, "warmup_steps patience seed", [-1, None, *NOT_INTEGERS]),
@@ -85,6 +85,14 @@ def test_an_option_that_nothing_reads_is_an_error_that_says_what_would(values, r
 def test_every_field_is_documented(kind):
     for field in fields(kind):
         assert f"\n    {field.name}\n        " in kind.__doc__
+
+
+def test_there_are_no_more_chunks_than_streams():
+    assert TrainConfig(batch_size=3, batch_chunk=3).batch_chunk == 3
+    with pytest.raises(
+        NpxlError, match=r"batch_chunk is 4, but .* at most the batch_size, 3"
+    ):
+        TrainConfig(batch_size=3, batch_chunk=4)
 
 
 def test_an_odd_width_is_an_error_that_says_why():

@@ -204,11 +204,12 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path, text,
     assert contents(finish(tmp_path / "other")) != contents(whole)
 
 
-def test_another_number_of_workers_agrees_to_rounding(tmp_path, text):
+def test_another_number_of_workers_or_chunks_agrees_to_rounding(tmp_path, text):
     runs = []
-    for workers in (1, 2, 3):
-        create(tmp_path / str(workers), text, workers=workers, dtype="float64", steps=20)
-        runs.append(finish(tmp_path / str(workers)).model("last").params.flat)
+    for n, (workers, chunks) in enumerate([(1, 1), (2, 1), (3, 1), (1, 3), (2, 2)]):
+        numbers = dict(workers=workers, batch_chunk=chunks)
+        create(tmp_path / str(n), text, dtype="float64", steps=20, **numbers)
+        runs.append(finish(tmp_path / str(n)).model("last").params.flat)
     for other in runs[1:]:
         np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-9)
         assert not np.array_equal(other, runs[0])  # so that the comparison means something
@@ -219,7 +220,7 @@ def test_another_number_of_workers_agrees_to_rounding(tmp_path, text):
 
 OPTIONS = {
     "adam": {},
-    "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.05, clip=None),
+    "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.05, clip=None, batch_chunk=2),
     "adagrad": dict(optimizer="adagrad", lr=0.05, schedule="inv_sqrt"),
     "plateau": dict(schedule="plateau", patience=1, decay_rate=0.5, lr=0.05),
 }

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -34,10 +35,10 @@ def segments(batch_size, seed=0, length=4, ext_len=0):
         )
 
 
-def run_workers(model, batch_size, n_workers, ext_len=0):
+def run_workers(model, batch_size, n_workers, ext_len=0, batch_chunk=1):
     """(nll, gradient) of each step, and the memory at the end."""
     results = []
-    with Workers(model, batch_size, n_workers) as workers:
+    with Workers(model, batch_size, n_workers, batch_chunk) as workers:
         for step, batch in enumerate(segments(batch_size, ext_len=ext_len)):
             result = workers.step(*batch, MaskKey(7, step))
             results.append((result.nll, result.gradient.flat.copy()))
@@ -55,30 +56,70 @@ def run_whole(model, batch_size, ext_len=0):
 
 
 @given(
-    batch_size=st.integers(1, 7),
+    sizes=st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
     n_workers=st.integers(1, 5),
     dropout=st.sampled_from([0.0, 0.3]),
     ext_len=st.sampled_from([0, 2]),
 )
-def test_any_number_of_workers_gives_the_whole_batchs_result(
-    batch_size, n_workers, dropout, ext_len
+def test_any_number_of_workers_and_chunks_gives_the_whole_batchs_result(
+    sizes, n_workers, dropout, ext_len
 ):
+    """Chunks and shards of one stream, of sizes that differ, and fewer of them than workers."""
+    batch_size, batch_chunk = sizes
     model = tiny_model(dropout=dropout, dropatt=dropout, ext_len=ext_len)
     expected, expected_memory = run_whole(model, batch_size, ext_len)
-    results, memory = run_workers(model, batch_size, n_workers, ext_len)
+    results, memory = run_workers(model, batch_size, n_workers, ext_len, batch_chunk)
     for (nll, gradient), (expected_nll, expected_gradient) in zip(results, expected, strict=True):
         assert nll == pytest.approx(expected_nll, rel=1e-12)
         np.testing.assert_allclose(
-            gradient, expected_gradient, rtol=1e-9, atol=1e-12 * abs(expected_gradient).max()
+            gradient, expected_gradient, rtol=0, atol=1e-12 * abs(expected_gradient).max()
         )
     np.testing.assert_allclose(memory.states, expected_memory.states, rtol=1e-12, atol=1e-12)
 
 
+@given(sizes=st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))))
+def test_each_chunk_has_a_memory_of_its_own(sizes):
+    """Bit for bit what its streams give without the others."""
+    batch_size, batch_chunk = sizes
+    model = tiny_model()
+    _, memory = run_workers(model, batch_size, 1, batch_chunk=batch_chunk)
+    for chunk in shards(batch_size, batch_chunk):
+        alone = model.init_memory(len(chunk))
+        for step, (inputs, targets) in enumerate(segments(batch_size)):
+            alone = model.forward(inputs[chunk], targets[chunk], alone, MaskKey(7, step)).memory
+        np.testing.assert_array_equal(memory.select(list(chunk)).states, alone.states)
+
+
+def peak_of_a_step(model, batch_size, n_workers, batch_chunk):
+    """Bytes that exist at most beyond those that were there before a step."""
+    draw = np.random.default_rng(0)
+    inputs, targets = draw.integers(0, 11, (2, batch_size, 16))
+    with Workers(model, batch_size, n_workers, batch_chunk) as workers:
+        workers.step(inputs, targets, None)  # compiles, and fills the memory
+        tracemalloc.start()
+        try:
+            workers.step(inputs, targets, None)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_more_chunks_take_less_memory(n_workers):
+    model = tiny_model(n_layer=4, d_inner=64, mem_len=4)
+    peaks = {n: peak_of_a_step(model, 16, n_workers, n) for n in (1, 2, 4, 8)}
+    of_all_streams = 2 * (peaks[1] - peaks[2])  # the rest does not depend on their number
+    assert of_all_streams > 0.8 * peaks[1]
+    for n in (4, 8):
+        assert peaks[1] - peaks[n] == pytest.approx(of_all_streams * (1 - 1 / n), rel=0.05)
+
+
+@pytest.mark.parametrize("batch_chunk", [1, 2, 3])
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_the_same_number_of_workers_gives_the_same_bits(n_workers):
+def test_the_same_number_of_workers_and_chunks_gives_the_same_bits(n_workers, batch_chunk):
     model = tiny_model(np.float32, dropout=0.2)
-    first, first_memory = run_workers(model, 3, n_workers)
-    again, again_memory = run_workers(model, 3, n_workers)
+    first, first_memory = run_workers(model, 5, n_workers, batch_chunk=batch_chunk)
+    again, again_memory = run_workers(model, 5, n_workers, batch_chunk=batch_chunk)
     for (nll, gradient), (nll_again, gradient_again) in zip(first, again, strict=True):
         assert nll == nll_again
         np.testing.assert_array_equal(gradient, gradient_again)
@@ -186,6 +227,20 @@ def test_between_tasks_all_threads_are_there_for_the_parts_of_the_next():
     assert sorted(part.start for part in parts) == [0, 0, 2, 2, 4, 4]
 
 
+def test_a_task_that_is_alone_is_spread_also_where_there_were_several_before():
+    """As a chunk of one stream after a chunk of two."""
+    here, parts = threading.get_ident(), {}
+
+    def task():
+        spread(lambda part: parts.update({part: threading.get_ident()}), 4)
+
+    with Threads(2, 2) as threads:
+        threads.run([threading.get_ident] * 2)
+        threads.run([task])
+    assert sorted(parts, key=lambda part: part.start) == [range(2), range(2, 4)]
+    assert parts[range(2)] == here != parts[range(2, 4)]
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_nothing_may_be_spread_too(n_threads):
     assert spread_parts(0, n_threads) == [{range(0): threading.get_ident()}]
@@ -290,6 +345,9 @@ def test_wrong_numbers_are_explained():
         Workers(model, 2, 0)
     with pytest.raises(NpxlError, match="batch_size is 0"):
         Workers(model, 0, 1)
+    for batch_chunk in (0, 4):
+        with pytest.raises(NpxlError, match=f"batch_chunk is {batch_chunk}, but 3 streams"):
+            Workers(model, 3, 1, batch_chunk)
     with Workers(model, 3, 2) as workers:
         with pytest.raises(NpxlError, match="2 rows of inputs"):
             workers.step(*next(segments(2)), None)

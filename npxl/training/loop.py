@@ -68,7 +68,8 @@ class Trainer:
         config, checkpoint = run.train_config, run.checkpoint()
         self._run, self._config, self._model = run, config, checkpoint.model
         self._optimizer = optimizer_for(self._model.params, config)
-        self._workers = Workers(self._model, config.batch_size, config.workers or available_cores())
+        n_workers = config.workers or available_cores()
+        self._workers = Workers(self._model, config.batch_size, n_workers, config.batch_chunk)
         self._streams = Streams(
             run.corpus.train.tokens, config.batch_size, config.tgt_len, run.model_config.ext_len
         )

@@ -34,17 +34,21 @@ class Workers:
 
     The threads exist inside the context; outside, the shards are computed one after another.
 
-    The streams are cut into contiguous shards whose sizes differ by at most one.  Each worker owns
-    the memory of its shard and a gradient of its own; it computes the shard's part of the gradient
-    of the mean over all B · T targets, and the parts are added in the order of the shards.  So the
-    same number of workers gives the same bits whatever the threads' timing, and another number the
-    same up to rounding.
+    The streams are cut into contiguous chunks, computed one after another, and each chunk into
+    contiguous shards, one for each worker, computed side by side; sizes differ by at most one.  A
+    shard has a memory of its own.  A worker has a gradient of its own, to which it adds, chunk by
+    chunk, its shard's part of the gradient of the mean over all B · T targets; then the workers'
+    gradients are added in their order.  So the same numbers of workers and chunks give the same
+    bits whatever the threads' timing, and others the same up to rounding.
+
+    What a backward pass needs exists for one chunk at a time: more chunks take less memory.  A
+    chunk of fewer streams than workers leaves some idle.
 
     The contract, for workers that span processes or machines instead:
 
     - `step` takes the whole batch and returns the mean and its gradient over all of it, both the
-      same for the same parameters, batch, key and number of workers; parameters are read from
-      the model and never written.
+      same for the same parameters, batch, key and numbers of workers and chunks; parameters are
+      read from the model and never written.
     - `memory`, read, is that of all streams in their order after the last step; assigned, it is
       what the next step reads.
     - Row b of the batch draws the dropout masks of stream `rng.first_stream` + b.
@@ -58,23 +62,33 @@ class Workers:
     batch_size
         Number of streams B.
     n_workers
-        Threads to use.  With a single stream they divide what its layers do.
+        Threads to use.  A chunk of a single stream they share by dividing what its layers do.
+    batch_chunk
+        Number of chunks.
 
     Raises
     ------
     NpxlError
-        When batch_size or n_workers is less than 1.
+        When batch_size or n_workers is less than 1, or batch_chunk not in 1 … B.
     """
 
-    def __init__(self, model: LanguageModel, batch_size: int, n_workers: int) -> None:
+    def __init__(
+        self, model: LanguageModel, batch_size: int, n_workers: int, batch_chunk: int = 1
+    ) -> None:
         if batch_size < 1:
             raise NpxlError(f"batch_size is {batch_size}, but it must be at least 1.")
-        self._threads = Threads(n_workers, batch_size)
+        if not 1 <= batch_chunk <= batch_size:
+            raise NpxlError(
+                f"batch_chunk is {batch_chunk}, but {batch_size} streams can be cut into 1 to "
+                f"{batch_size} chunks."
+            )
+        most = -(-batch_size // batch_chunk)  # streams at once
+        self._threads = Threads(n_workers, most)
         self._model = model
         self._batch_size = batch_size
-        self._rows = [slice(s.start, s.stop) for s in shards(batch_size, n_workers)]
-        self._memories = [model.init_memory(rows.stop - rows.start) for rows in self._rows]
-        self._gradients = [model.params.zeros_like() for _ in self._rows]
+        self._rows = [_cut(chunk, n_workers) for chunk in shards(batch_size, batch_chunk)]
+        self._memories = self._cut_memory(model.init_memory(batch_size))
+        self._gradients = [model.params.zeros_like() for _ in range(min(n_workers, most))]
 
     def __enter__(self) -> Workers:
         self._threads.__enter__()
@@ -86,7 +100,7 @@ class Workers:
     @property
     def memory(self) -> Memory:
         """Memory of all streams, [n_layer, B, m, d_model]."""
-        return Memory.concatenate(self._memories)
+        return Memory.concatenate([memory for chunk in self._memories for memory in chunk])
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
@@ -95,7 +109,7 @@ class Workers:
                 f"The memory is of {memory.batch_size} streams, "
                 f"but these workers read {self._batch_size}."
             )
-        self._memories = [memory.select(rows) for rows in self._rows]
+        self._memories = self._cut_memory(memory)
 
     def step(self, inputs: Array, targets: Array, rng: MaskKey | None) -> StepResult:
         """Read one segment of every stream, and advance the memory past it.
@@ -118,13 +132,18 @@ class Workers:
                 f"but these workers read {self._batch_size} streams."
             )
 
-        def task(shard: int) -> Callable[[], float]:
-            return lambda: self._run_shard(shard, inputs, targets, rng)
+        def task(chunk: int, worker: int) -> Callable[[], float]:
+            return lambda: self._run_shard(chunk, worker, inputs, targets, rng)
 
-        sums = self._threads.run([task(shard) for shard in range(len(self._rows))])
+        sums: list[float] = []
+        for chunk, rows in enumerate(self._rows):
+            sums += self._threads.run([task(chunk, worker) for worker in range(len(rows))])
         size = self._model.params.flat.size
         spread(self._add_gradients, size, cost=8 * size)
         return StepResult(sum(sums) / targets.size, self._gradients[0])
+
+    def _cut_memory(self, memory: Memory) -> list[list[Memory]]:
+        return [[memory.select(rows) for rows in chunk] for chunk in self._rows]
 
     def _add_gradients(self, part: range) -> None:
         """Make the first worker's gradient the sum of all, in a part of the vector."""
@@ -132,19 +151,28 @@ class Workers:
         for other in others:
             total += other
 
-    def _run_shard(self, shard: int, inputs: Array, targets: Array, rng: MaskKey | None) -> float:
-        """Sum of the shard's nll; its part of the gradient goes to its own vector."""
-        rows, gradient = self._rows[shard], self._gradients[shard]
+    def _run_shard(
+        self, chunk: int, worker: int, inputs: Array, targets: Array, rng: MaskKey | None
+    ) -> float:
+        """Sum of the shard's nll; its part of the gradient is added to the worker's."""
+        rows, gradient = self._rows[chunk][worker], self._gradients[worker]
         if rng is not None:
             rng = rng._replace(first_stream=rng.first_stream + rows.start)
         # A diverging loss overflows here first; whoever trains looks at the result.
         with np.errstate(all="ignore"):
             forward = self._model.forward(
-                inputs[rows], targets[rows], self._memories[shard], rng=rng
+                inputs[rows], targets[rows], self._memories[chunk][worker], rng=rng
             )
-            gradient.flat.fill(0)
+            if not any(worker < len(earlier) for earlier in self._rows[:chunk]):
+                gradient.flat.fill(0)
             # Of the whole batch's mean, so that the shards' gradients need only be added.
             dnll = np.full_like(forward.nll, 1 / targets.size)
             self._model.backward(forward, dnll=dnll, grads=gradient)
-        self._memories[shard] = forward.memory
+        self._memories[chunk][worker] = forward.memory
         return float(forward.nll.sum(dtype=np.float64))
+
+
+def _cut(chunk: range, n_workers: int) -> list[slice]:
+    """The rows of each worker's shard of a chunk."""
+    parts = shards(len(chunk), n_workers)
+    return [slice(chunk[part.start], chunk[part.start] + len(part)) for part in parts]
