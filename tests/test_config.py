@@ -89,9 +89,7 @@ def test_every_field_is_documented(kind):
 
 def test_there_are_no_more_chunks_than_streams():
     assert TrainConfig(batch_size=3, batch_chunk=3).batch_chunk == 3
-    with pytest.raises(
-        NpxlError, match=r"batch_chunk is 4, but .* at most the batch_size, 3"
-    ):
+    with pytest.raises(NpxlError, match=r"batch_chunk is 4, but .* at most the batch_size, 3"):
         TrainConfig(batch_size=3, batch_chunk=4)
 
 

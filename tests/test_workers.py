@@ -104,14 +104,15 @@ def peak_of_a_step(model, batch_size, n_workers, batch_chunk):
             tracemalloc.stop()
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
-def test_more_chunks_take_less_memory(n_workers):
+def test_more_chunks_take_less_memory():
     model = tiny_model(n_layer=4, d_inner=64, mem_len=4)
-    peaks = {n: peak_of_a_step(model, 16, n_workers, n) for n in (1, 2, 4, 8)}
+    peaks = {n: peak_of_a_step(model, 16, 1, n) for n in (1, 2, 4, 8)}
     of_all_streams = 2 * (peaks[1] - peaks[2])  # the rest does not depend on their number
     assert of_all_streams > 0.8 * peaks[1]
     for n in (4, 8):
         assert peaks[1] - peaks[n] == pytest.approx(of_all_streams * (1 - 1 / n), rel=0.05)
+    # Two threads need not be at their peaks at once.
+    assert peak_of_a_step(model, 16, 2, 8) < 0.4 * peaks[1]
 
 
 @pytest.mark.parametrize("batch_chunk", [1, 2, 3])
