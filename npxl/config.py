@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from npxl.errors import NpxlError
 
+AttentionType = Literal["dai", "shaw"]
 InitialMemory = Literal["empty", "zeros"]
 Precision = Literal["float32", "float64"]
 OptimizerName = Literal["adam", "sgd", "adagrad"]
@@ -43,7 +44,7 @@ class ModelConfig:
     n_head
         Number of attention heads H.
     d_model
-        Width d of the hidden states; even, because half of a position's sinusoids are cosines.
+        Width d of the hidden states; even where positions are sinusoids, half of them cosines.
     d_head
         Width of one head; n_head × d_head need not equal d_model.
     d_inner
@@ -53,8 +54,12 @@ class ModelConfig:
     attn_window
         Keys W a query sees, itself included; none: all that is cached. Results do not depend on how
         a text is cut into segments exactly when W ≤ mem_len + 1.
+    attn_type
+        How positions are encoded, as in the paper's Table 6: dai, its own sinusoids of distances;
+        shaw, a learned table of distances in each layer.
     clamp_len
-        Distances beyond this are encoded as this distance; none: every distance is its own.
+        Distances beyond this are encoded as this distance; none: every distance is its own. A
+        learned table has clamp_len + 1 rows.
     ext_len
         Tokens before each segment that are read again as context, without being scored.
     dropout
@@ -65,7 +70,7 @@ class ModelConfig:
     pre_lnorm
         Normalise the input of each sub-layer instead of its output.
     untie_r
-        Give each layer its own biases u and v instead of one pair for all.
+        Give each layer its own biases u and v instead of one pair for all; only for dai.
     tie_weight
         Use the embedding table as the output layer's weights.
     initial_memory
@@ -84,6 +89,7 @@ class ModelConfig:
     d_inner: int = 512
     mem_len: int = 128
     attn_window: int | None = None
+    attn_type: AttentionType = "dai"
     clamp_len: int | None = None
     ext_len: int = 0
     dropout: float = 0.0
@@ -110,11 +116,38 @@ class ModelConfig:
         for name in ("pre_lnorm", "untie_r", "tie_weight"):
             _require_bool(self, name)
         _require_choice(self, "initial_memory", get_args(InitialMemory))
-        if self.d_model % 2:
+        _require_choice(self, "attn_type", get_args(AttentionType))
+        self._require_positions()
+        _require_that_options_have_an_effect(self)
+
+    def _require_positions(self) -> None:
+        """What the encoding of positions cannot be made without."""
+        if not self.learns_positions and self.d_model % 2:
             raise NpxlError(
                 f"d_model is {self.d_model}, but it must be even: a position is encoded by "
                 f"d_model/2 sines and d_model/2 cosines; try {self.d_model + 1}."
             )
+        if self.learns_positions and self.clamp_len is None:
+            raise NpxlError(
+                f"clamp_len is None, but attn_type {self.attn_type} learns a row for each distance "
+                "up to clamp_len: give the largest distance of training, tgt_len + mem_len - 1, or "
+                "a shorter one for all further ones to share."
+            )
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether layers have tables with a row for each distance up to clamp_len."""
+        return self.attn_type == "shaw"
+
+    @property
+    def n_learned(self) -> int:
+        """Rows of such a table: one for each distance 0 … clamp_len, or none."""
+        return 0 if self.clamp_len is None or not self.learns_positions else self.clamp_len + 1
+
+    @property
+    def shares_biases(self) -> bool:
+        """Whether all layers have one pair of biases u and v."""
+        return self.attn_type == "dai" and not self.untie_r
 
     def window(self, n_keys: int) -> int:
         """Keys W that a query sees at most where there are n_keys."""
@@ -144,6 +177,7 @@ class ModelConfig:
 
 
 _READ_ONLY_WITH = {
+    "untie_r": ("attn_type", "dai"),
     "momentum": ("optimizer", "sgd"),
     "beta1": ("optimizer", "adam"),
     "beta2": ("optimizer", "adam"),
@@ -151,7 +185,7 @@ _READ_ONLY_WITH = {
     "decay_rate": ("schedule", "plateau"),
     "patience": ("schedule", "plateau"),
 }
-"""Options of a run that mean something beside one value of another option, and nothing else."""
+"""Options that mean something beside one value of another option, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -275,17 +309,7 @@ class TrainConfig:
         _require_choice(self, "schedule", get_args(ScheduleName))
         _require_choice(self, "dtype", get_args(Precision))
         _require_choice(self, "vocabulary", get_args(VocabularyKind))
-        self._require_that_options_have_an_effect()
-
-    def _require_that_options_have_an_effect(self) -> None:
-        """NpxlError when one differs from its default that nothing reads beside the others."""
-        for name, (chooser, reader) in _READ_ONLY_WITH.items():
-            value, chosen = getattr(self, name), getattr(self, chooser)
-            if value != getattr(TrainConfig, name) and chosen != reader:
-                raise NpxlError(
-                    f"{name} is {value!r}, but only the {chooser} {reader} reads it, and the "
-                    f"{chooser} is {chosen}: leave {name} out, or choose {reader}."
-                )
+        _require_that_options_have_an_effect(self)
 
 
 Config = TypeVar("Config", ModelConfig, TrainConfig)
@@ -379,3 +403,17 @@ def _require_choice(config: Any, name: str, choices: tuple[str, ...]) -> None:
     value = getattr(config, name)
     if value not in choices:
         raise NpxlError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}.")
+
+
+def _require_that_options_have_an_effect(config: Any) -> None:
+    """NpxlError when one differs from its default that nothing reads beside the others."""
+    for option in fields(config):
+        if option.name not in _READ_ONLY_WITH:
+            continue
+        chooser, reader = _READ_ONLY_WITH[option.name]
+        value, chosen = getattr(config, option.name), getattr(config, chooser)
+        if value != option.default and chosen != reader:
+            raise NpxlError(
+                f"{option.name} is {value!r}, but only the {chooser} {reader} reads it, and the "
+                f"{chooser} is {chosen}: leave {option.name} out, or choose {reader}."
+            )

@@ -123,7 +123,7 @@ def initialize(params: Params, std: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for name, view in params.items():
         kind = name.rpartition(".")[2]
-        if kind in ("bias", "b_1", "b_2"):
+        if kind in ("bias", "relative_bias", "b_1", "b_2"):
             view[...] = 0
         else:
             view[...] = rng.normal(1.0 if kind == "gain" else 0.0, std, view.shape)

@@ -5,7 +5,8 @@ at a time.  Arrays may be complex, so that f(θ + i·h) gives the derivative Im 
 digit (Squire & Trapp 1998); where the function is not analytic (max, comparison) the real part
 decides.
 
-Equations are those of Dai et al. 2019, section 3.3; positions those of Vaswani et al. 2017.
+Equations are those of Dai et al. 2019, section 3.3; positions those of Vaswani et al. 2017, or of
+Shaw et al. 2018.
 """
 
 from __future__ import annotations
@@ -140,23 +141,48 @@ def attention_probabilities(
 ) -> Array:
     """a [B, H, q, K] of layer n over context [B, K, d]; zero where a query must not look."""
     batch_size, n_keys, _ = context.shape
-    name = f"layers.{n}.attention"
-    biases = name if config.untie_r else "attention"
     a = np.zeros((batch_size, config.n_head, n_queries, n_keys), context.dtype)
     for b, head, i in np.ndindex(batch_size, config.n_head, n_queries):
-        rows = slice(head * config.d_head, (head + 1) * config.d_head)
-        w_q, w_k, w_r = (params[f"{name}.{w}"][rows] for w in ("w_q", "w_k", "w_r"))
-        u, v = params[f"{biases}.u"][head], params[f"{biases}.v"][head]
         me = n_keys - n_queries + i  # the query's own place among the keys
         window = math.inf if config.attn_window is None else config.attn_window
         seen = [j for j in range(me + 1) if me - j < window]
-        q = w_q @ context[b, me]
-        scores = []
-        for j in seen:
-            k, k_r = w_k @ context[b, j], w_r @ r[me - j]
-            scores.append(q @ k + q @ k_r + u @ k + v @ k_r)  # terms (a) + (b) + (c) + (d)
+        scores = [
+            score(params, config, n, head, context[b, me], context[b, j], me - j, r) for j in seen
+        ]
         a[b, head, i, seen] = np.exp(log_softmax(np.array(scores) / math.sqrt(config.d_head)))
     return a
+
+
+def score(
+    params: Mapping[str, Array],
+    config: ModelConfig,
+    n: int,
+    head: int,
+    h_i: Array,
+    h_j: Array,
+    distance: int,
+    r: Sequence[Array],
+) -> Any:
+    """A_ij of one head of layer n: query i looks back at key j from that distance."""
+    name = f"layers.{n}.attention"
+    rows = slice(head * config.d_head, (head + 1) * config.d_head)
+    q = params[f"{name}.w_q"][rows] @ h_i
+    k = params[f"{name}.w_k"][rows] @ h_j
+    if config.attn_type == "shaw":
+        u, row = params[f"{name}.u"][head], learned_row(distance, config)
+        k_r = params[f"{name}.relative"][row, head]
+        bias = params[f"{name}.relative_bias"][row, head]
+        return q @ k + q @ k_r + u @ k + bias
+    biases = name if config.untie_r else "attention"
+    u, v = params[f"{biases}.u"][head], params[f"{biases}.v"][head]
+    k_r = params[f"{name}.w_r"][rows] @ r[distance]
+    return q @ k + q @ k_r + u @ k + v @ k_r  # terms (a) + (b) + (c) + (d)
+
+
+def learned_row(distance: int, config: ModelConfig) -> int:
+    """The row of a learned table; the last one is for distance 0, the first for all beyond."""
+    assert config.clamp_len is not None
+    return config.clamp_len - min(distance, config.clamp_len)
 
 
 def position(distance: int, config: ModelConfig) -> Array:

@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 
 from npxl import ModelConfig, TransformerXL
 
+ATTN_TYPES = ["dai", "shaw"]
+LEARNED = ["shaw"]
+"""Values of attn_type that need a table, and so the largest distance that it has a row for."""
+
 _OPTIONS = {
     "vocab_size": st.integers(2, 7),
     "n_layer": st.integers(1, 3),
@@ -20,6 +24,7 @@ _OPTIONS = {
     "d_inner": st.integers(1, 7),
     "mem_len": st.integers(0, 6),
     "attn_window": st.none() | st.integers(1, 8),
+    "attn_type": st.sampled_from(ATTN_TYPES),
     "clamp_len": st.none() | st.integers(1, 8),
     "ext_len": st.integers(0, 2),
     "dropout": st.sampled_from([0.0, 0.3]),
@@ -37,6 +42,10 @@ def configs(draw, **options):
     drawn = {}
     for name, strategy in {**_OPTIONS, **options}.items():
         drawn[name] = draw(strategy) if isinstance(strategy, st.SearchStrategy) else strategy
+    if drawn["attn_type"] != "dai":
+        drawn["untie_r"] = False
+    if drawn["attn_type"] in LEARNED and drawn["clamp_len"] is None:
+        drawn["clamp_len"] = draw(st.integers(1, 8))
     return ModelConfig(**drawn)
 
 

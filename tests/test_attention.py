@@ -152,7 +152,11 @@ def reference_output(shape, p):
     weights = p.weights
     params = {f"layers.0.attention.{name}": w for name, w in weights._asdict().items()}
     config = SimpleNamespace(
-        n_head=shape.n_heads, d_head=shape.d_head, attn_window=shape.window, untie_r=True
+        n_head=shape.n_heads,
+        d_head=shape.d_head,
+        attn_window=shape.window,
+        untie_r=True,
+        attn_type="dai",
     )
     r = p.positions[::-1]  # r[distance]
     a = reference.attention_probabilities(params, config, 0, p.context, shape.n_queries, r)

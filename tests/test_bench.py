@@ -60,6 +60,15 @@ def test_arithmetic_of_a_step_product_by_product():
     assert training_step(TINY.model, batch_size=2, tgt_len=2) == expected
 
 
+def test_a_learned_table_needs_no_product():
+    shaw = replace(TINY.model, attn_type="shaw", clamp_len=3)
+    k, width, d = 5, 6, 4
+    assert training_step(TINY.model, 2, 2) - training_step(shaw, 2, 2) == 2 * 2 * k * d * width
+    assert reading(shaw, 2) == reading(TINY.model, 2)
+    n_parameters = TransformerXL(shaw).params.flat.size
+    assert reading_traffic(shaw, 2, 2) == 4 * (n_parameters + k * width * 2 * 2)
+
+
 def test_arithmetic_of_reading_has_no_memory_in_it_but_its_cells():
     d, width, inner, v, t, cells = 4, 6, 5, 7, 2, 4 + 5
     assert reading(TINY.model, 2) == 2 * (

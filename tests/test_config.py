@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from hypothesis import given
-from support import configs
+from support import LEARNED, configs
 
 from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.config import from_dict, to_dict
@@ -27,6 +27,7 @@ BAD = [
     (ModelConfig, "layer_norm_epsilon", [0.0, -1e-5, *NOT_NUMBERS]),
     (ModelConfig, "pre_lnorm untie_r tie_weight", NOT_BOOLEANS),
     (ModelConfig, "initial_memory", ["zero", "", None, 0]),
+    (ModelConfig, "attn_type", ["Dai", "alrfou", "", None, 0]),
     (
         TrainConfig,
         "batch_size batch_chunk tgt_len steps eval_interval log_interval min_count",
@@ -96,6 +97,24 @@ def test_there_are_no_more_chunks_than_streams():
 def test_an_odd_width_is_an_error_that_says_why():
     with pytest.raises(NpxlError, match=r"d_model is 129, but it must be even.*try 130"):
         ModelConfig(d_model=129)
+    ModelConfig(d_model=129, attn_type="shaw", clamp_len=1)  # no sinusoids
+
+
+@pytest.mark.parametrize("attn_type", LEARNED)
+def test_a_learned_table_needs_its_size(attn_type):
+    with pytest.raises(NpxlError, match=rf"clamp_len is None, but attn_type {attn_type} learns"):
+        ModelConfig(attn_type=attn_type)
+    config = ModelConfig(attn_type=attn_type, clamp_len=7)
+    tables = {
+        name: shape for name, shape in TransformerXL.parameter_shapes(config).items()
+        if shape[0] == 8
+    }  # fmt: skip
+    assert len(tables) >= config.n_layer
+
+
+def test_biases_that_there_are_not_cannot_be_untied():
+    with pytest.raises(NpxlError, match="untie_r is True, but only the attn_type dai reads it"):
+        ModelConfig(attn_type="shaw", clamp_len=3, untie_r=True)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +191,14 @@ def test_presets_have_as_many_parameters_as_the_released_models(name, parameters
 @given(config=configs())
 def test_parameters_are_counted_by_the_closed_formula(config):
     d, di, width = config.d_model, config.d_inner, config.n_head * config.d_head
-    layers = config.n_layer * (5 * width * d + 2 * d * di + di + 5 * d)
-    biases = 2 * width * (config.n_layer if config.untie_r else 1)
+    attention, biases = {
+        "dai": (5 * width * d, 2 * width * (config.n_layer if config.untie_r else 1)),
+        "shaw": (
+            4 * width * d + width + (width + config.n_head) * (1 + (config.clamp_len or 0)),
+            0,
+        ),
+    }[config.attn_type]
+    layers = config.n_layer * (attention + 2 * d * di + di + 5 * d)
     tables = config.vocab_size * d * (1 if config.tie_weight else 2) + config.vocab_size
     assert n_parameters(TransformerXL.parameter_shapes(config)) == layers + biases + tables
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ATTN_TYPES, LEARNED
 
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.inference import EvaluationStopped, evaluate, score
@@ -44,11 +45,14 @@ def plain_loop(model, tokens, tgt_len):
 
 @st.composite
 def cases(draw):
+    attn_type = draw(st.sampled_from(ATTN_TYPES))
+    learns = attn_type in LEARNED
     config = dict(
+        attn_type=attn_type,
         n_layer=draw(st.integers(1, 3)),
         mem_len=draw(st.integers(0, 9)),
         attn_window=draw(st.none() | st.integers(1, 12)),
-        clamp_len=draw(st.none() | st.integers(1, 6)),
+        clamp_len=draw(st.integers(1, 6) if learns else st.none() | st.integers(1, 6)),
         ext_len=draw(st.sampled_from([0, 0, 1, 4, 9])),
         initial_memory=draw(st.sampled_from(["empty", "zeros"])),
         pre_lnorm=draw(st.booleans()),

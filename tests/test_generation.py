@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ATTN_TYPES
 
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.inference import generate
@@ -30,7 +31,8 @@ def make_model(seed=0, **changes):
             n_layer=st.integers(1, 3),
             mem_len=st.integers(0, 9),
             attn_window=st.none() | st.integers(1, 12),
-            clamp_len=st.none() | st.integers(1, 6),
+            clamp_len=st.integers(1, 6),
+            attn_type=st.sampled_from(ATTN_TYPES),
             ext_len=st.sampled_from([0, 3]),
             initial_memory=st.sampled_from(["empty", "zeros"]),
             pre_lnorm=st.booleans(),

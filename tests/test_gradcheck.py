@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
-from support import configs, model_for, tokens
+from support import ATTN_TYPES, configs, model_for, tokens
 
 import npxl
 from npxl import MaskKey, ModelConfig, NpxlError
-from npxl.audit import audit, scaled_down
+from npxl.audit import audit, configuration, scaled_down
 from npxl.audit.gradients import INPUT, gradcheck
 from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
@@ -42,9 +42,9 @@ def segment(config, batch_size, length, seed=0, m=3):
     seed=st.integers(0, 10_000),
 )
 @example(config=CONFIG, batch_size=1, length=1, m=0, seed=0)
-@example(config=npxl.config.replace(CONFIG, mem_len=0), batch_size=2, length=3, m=0, seed=0)
-@example(config=npxl.config.replace(CONFIG, attn_window=1), batch_size=2, length=3, m=2, seed=0)
-@example(config=npxl.config.replace(CONFIG, n_head=1), batch_size=1, length=3, m=5, seed=0)
+@example(config=replace(CONFIG, mem_len=0), batch_size=2, length=3, m=0, seed=0)
+@example(config=replace(CONFIG, attn_window=1), batch_size=2, length=3, m=2, seed=0)
+@example(config=replace(CONFIG, n_head=1), batch_size=1, length=3, m=5, seed=0)
 def test_every_gradient_is_right(config, batch_size, length, m, seed):
     model, inputs, targets, memory = segment(config, batch_size, length, seed, m)
     report = gradcheck(model, inputs, targets, memory, MaskKey(seed), entries=3, seed=seed)
@@ -52,8 +52,10 @@ def test_every_gradient_is_right(config, batch_size, length, m, seed):
     assert {check.name for check in report.tensors} == {INPUT, *model.params}
 
 
-def test_every_entry_of_one_model():
-    model, inputs, targets, memory = segment(CONFIG, 2, 4)
+@pytest.mark.parametrize("attn_type", ATTN_TYPES)
+def test_every_entry_of_one_model(attn_type):
+    config = replace(CONFIG, attn_type=attn_type, clamp_len=4)
+    model, inputs, targets, memory = segment(config, 2, 4)
     report = gradcheck(model, inputs, targets, memory, entries=None)
     assert report.passed, f"\n{report}"
     assert sum(check.entries for check in report.tensors) == model.params.flat.size + 2 * 4 * 6
@@ -192,6 +194,18 @@ def test_audit_of_a_large_configuration(pre_lnorm):
     for segment in report.segments.values():
         assert all(check.entries == math.prod(check.shape) for check in segment.tensors)
     assert report.config.attn_window == report.config.mem_len + 1
+
+
+@pytest.mark.parametrize("attn_type", ATTN_TYPES[1:])
+def test_an_audit_of_every_encoding(monkeypatch, attn_type):
+    sizes = {"vocab_size": 4, "n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}
+    for name, size in sizes.items():
+        monkeypatch.setitem(configuration._LARGEST, name, size)  # sooner done
+    config = ModelConfig(n_layer=1, attn_type=attn_type, clamp_len=100, pre_lnorm=True)
+    report = audit(config)
+    assert report.passed
+    assert report.config.attn_type == attn_type
+    assert report.config.clamp_len < report.config.mem_len  # distances share a row
 
 
 def test_scaling_down_keeps_the_form():

@@ -2,6 +2,7 @@
 
 import copy as copying
 import dataclasses
+import itertools
 import os
 import pickle
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import configs, model_for, tokens
+from support import ATTN_TYPES, LEARNED, configs, model_for, tokens
 
 from npxl import MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
 from npxl.audit.gradients import reference_mask
@@ -111,10 +112,13 @@ def floating_arrays(value, path="fwd"):
             yield from floating_arrays(getattr(value, field.name), f"{path}.{field.name}")
 
 
+@pytest.mark.parametrize("attn_type", ATTN_TYPES)
 @pytest.mark.parametrize("pre_lnorm", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_nothing_on_the_way_has_another_precision(dtype, pre_lnorm):
-    config = dataclasses.replace(SMALL, pre_lnorm=pre_lnorm, dropout=0.2, dropatt=0.2, clamp_len=2)
+def test_nothing_on_the_way_has_another_precision(dtype, pre_lnorm, attn_type):
+    config = dataclasses.replace(
+        SMALL, pre_lnorm=pre_lnorm, dropout=0.2, dropatt=0.2, attn_type=attn_type, clamp_len=2
+    )
     model = TransformerXL(config, dtype=dtype)
     inputs, targets = batch(config)
     fwd = model.forward(inputs, targets, some_memory(model), MaskKey(1))
@@ -149,7 +153,8 @@ np.savez(sys.argv[1], *everything())
 def everything():
     """Scores, memory and gradients of one segment in both precisions, with dropout and memory."""
     config = dataclasses.replace(SMALL, dropout=0.2, dropatt=0.2, attn_window=5, ext_len=1)
-    for dtype in (np.float64, np.float32):
+    for attn_type, dtype in itertools.product(ATTN_TYPES, (np.float64, np.float32)):
+        config = dataclasses.replace(config, attn_type=attn_type, clamp_len=3)
         model = model_for(config, dtype=dtype)
         fwd = model.forward(*batch(config), some_memory(model), MaskKey(1))
         yield from (fwd.nll, fwd.memory.states, model.backward(fwd).flat)
@@ -302,7 +307,14 @@ def test_a_generator_draws_one_key():
     assert np.abs(nll[0] - nll[2]).max() > 1e-3
 
 
-@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(SMALL, untie_r=True)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        dataclasses.replace(SMALL, untie_r=True),
+        dataclasses.replace(SMALL, attn_type="shaw", clamp_len=3),
+    ],
+)
 def test_a_seed_says_what_the_parameters_are(config):
     model = TransformerXL(config, seed=3)
     assert model.params.flat.tobytes() == TransformerXL(config, seed=3).params.flat.tobytes()
@@ -311,11 +323,12 @@ def test_a_seed_says_what_the_parameters_are(config):
     assert_eq(model.params.flat, double.params.flat.astype(np.float32))
 
 
-def test_initial_parameters_are_drawn_as_in_the_original():
-    config = ModelConfig(n_layer=1, init_std=0.05, tie_weight=False)
+@pytest.mark.parametrize("changes", [{}, {"attn_type": "shaw", "clamp_len": 99}])
+def test_initial_parameters_are_drawn_as_in_the_original(changes):
+    config = ModelConfig(n_layer=1, init_std=0.05, tie_weight=False, **changes)
     for name, tensor in TransformerXL(config, dtype=np.float64).params.items():
         kind = name.rpartition(".")[2]
-        if kind in ("bias", "b_1", "b_2"):
+        if kind in ("bias", "relative_bias", "b_1", "b_2"):
             assert not tensor.any()
         else:
             error = 6 / np.sqrt(tensor.size)  # six standard errors
@@ -333,6 +346,14 @@ def test_reconfigured_shares_the_parameters():
     assert other.config == dataclasses.replace(SMALL, **changes)
     assert other.params.flat is model.params.flat
     assert model.config == SMALL
+
+
+@pytest.mark.parametrize("attn_type", LEARNED)
+def test_reconfigured_cannot_change_the_rows_of_a_table(attn_type):
+    model = model_for(dataclasses.replace(SMALL, attn_type=attn_type, clamp_len=3))
+    assert model.reconfigured(mem_len=9).params.flat is model.params.flat
+    with pytest.raises(NpxlError, match=r"cannot change clamp_len: .*can change mem_len, attn_win"):
+        model.reconfigured(mem_len=9, clamp_len=5)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numerical import assert_adjoint
 
-from npxl.layers.positions import sinusoid
+from npxl.layers.positions import (
+    learned_positions_backward,
+    learned_positions_forward,
+    sinusoid,
+)
 
 lengths = st.integers(1, 40)
 widths = st.integers(1, 9).map(lambda half: 2 * half)
@@ -93,3 +98,23 @@ def test_a_fixed_rotation_moves_every_distance_by_the_same_offset(shift):
          cosines * np.cos(angles) - sines * np.sin(angles)], axis=1,
     )  # fmt: skip
     np.testing.assert_allclose(moved[:-shift], r[shift:], atol=1e-13)
+
+
+@given(n_keys=lengths, clamp_len=st.integers(1, 45), width=st.integers(1, 3))
+def test_rows_of_a_learned_table_are_looked_up_by_clamped_distance(n_keys, clamp_len, width):
+    table = np.random.default_rng(n_keys).standard_normal((clamp_len + 1, width))
+    rows = learned_positions_forward(table, n_keys)
+    expected = [table[clamp_len - min(d, clamp_len)] for d in range(n_keys - 1, -1, -1)]
+    np.testing.assert_array_equal(rows, expected)
+    longer = learned_positions_forward(table, n_keys + 3)
+    np.testing.assert_array_equal(longer[3:], rows)
+
+
+@given(n_keys=lengths, clamp_len=st.integers(1, 45), width=st.integers(1, 3))
+def test_learned_rows_backward_is_the_adjoint_and_adds(n_keys, clamp_len, width):
+    draw = np.random.default_rng(n_keys)
+    table, before = draw.standard_normal((2, clamp_len + 1, width))
+    d_rows = draw.standard_normal((n_keys, width))
+    d_table = before.copy()
+    learned_positions_backward(d_rows, d_table)
+    assert_adjoint(learned_positions_forward(table, n_keys), d_rows, table, d_table - before)

@@ -24,6 +24,7 @@ from npxl.kernels import vectors
 from npxl.kernels.relative_attention import relative_attention_heads_backward
 from npxl.layers import attention
 from npxl.layers.dropout import dropout_cache
+from npxl.layers.shaw_attention import ShawWeights
 from npxl.models import decoder_layer, transformer_xl
 
 # Nothing is shared, so that a parameter's gradient comes from one place.
@@ -69,6 +70,10 @@ def flipped(function, part):
             for name in ("w_q", "w_k", "w_v", "w_r", "w_o", "u", "v")
         ),
         *(
+            ("shaw_attention_backward", f"grads.{name}", f"layers.?.attention.{name}")
+            for name in ShawWeights._fields
+        ),
+        *(
             ("feed_forward_backward", f"grads.{name}", f"layers.?.feed_forward.{name}")
             for name in ("w_1", "b_1", "w_2", "b_2")
         ),
@@ -89,7 +94,10 @@ def flipped(function, part):
 def test_the_tensors_that_a_wrong_sign_spoils_are_named(monkeypatch, function, part, wrong):
     module = decoder_layer if hasattr(decoder_layer, function) else transformer_xl
     monkeypatch.setattr(module, function, flipped(getattr(module, function), part))
-    report = check(CONFIG)
+    config = CONFIG
+    if function.startswith("shaw"):
+        config = replace(CONFIG, attn_type="shaw", clamp_len=2, untie_r=False)
+    report = check(config)
     names = [check.name for check in report.tensors]
     expected = {name for name in names if any(fnmatch(name, each) for each in wrong.split())}
     assert {check.name for check in report.failures} == expected
@@ -158,7 +166,9 @@ def test_every_sign_matters(monkeypatch, module, function, n):
         for name, each in list(sys.modules.items()):
             if name.startswith("npxl.") and vars(each).get(function.name) is right:
                 monkeypatch.setattr(each, function.name, wrong)
-    configs = (replace(CONFIG, n_layer=1, pre_lnorm=value) for value in (False, True))
+    one = replace(CONFIG, n_layer=1)
+    shaw = replace(one, attn_type="shaw", clamp_len=1, untie_r=False)
+    configs = (one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9))
     try:
         assert not all(check(config).passed for config in configs)
     except NpxlError:

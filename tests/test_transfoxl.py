@@ -39,7 +39,9 @@ def test_every_tensor_of_theirs_is_one_of_ours(theirs, model):
     assert set(parts(CONFIG)) == set(model.params)
 
 
-@pytest.mark.parametrize("change", [{"untie_r": True}, {"tie_weight": False}])
+@pytest.mark.parametrize(
+    "change", [{"untie_r": True}, {"tie_weight": False}, {"attn_type": "shaw", "clamp_len": 3}]
+)
 def test_a_form_whose_names_are_not_known_is_refused(change):
     with pytest.raises(NpxlError, match=next(iter(change))):
         parts(replace(CONFIG, **change))

@@ -26,7 +26,8 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     forward = segment + context + 3 * cells
     # To the weights as much again; to the inputs as well, but of W_k and W_v to the segment's only.
     backward = segment + context + segment + 2 * t * d * width + 6 * cells
-    positions = 2 * k * d * width  # W_{k,R}, forward and to the weights: once for all streams
+    # W_{k,R}, forward and to the weights: once for all streams.  A table needs no product.
+    positions = 2 * k * d * width if config.attn_type == "dai" else 0
     output = 3 * t * d * config.vocab_size
     layers = config.n_layer * (batch_size * (forward + backward) + positions)
     return 2 * (layers + batch_size * output)
@@ -60,10 +61,12 @@ def training_traffic(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
 def reading_traffic(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     """Bytes of float32 that one segment of B streams moves at least without gradients.
 
-    Parameters are read once, keys and values of memory for each stream, W_{k,R} R for all.
+    Parameters are read once, keys and values of memory for each stream, W_{k,R} R for all; a table
+    is among the parameters.
     """
     width = config.n_head * config.d_head
-    cached = config.n_layer * _n_keys(config, tgt_len) * width * (2 * batch_size + 1)
+    for_all = 1 if config.attn_type == "dai" else 0
+    cached = config.n_layer * _n_keys(config, tgt_len) * width * (2 * batch_size + for_all)
     return 4 * (_n_parameters(config) + cached)
 
 

@@ -32,8 +32,10 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     Raises
     ------
     NpxlError
-        When the configuration unties either.
+        When the configuration unties either, or encodes positions in another way than theirs.
     """
+    if config.attn_type != "dai":
+        raise NpxlError(f"attn_type is {config.attn_type}, but TransfoXL knows dai alone.")
     if config.untie_r or not config.tie_weight:
         raise NpxlError(
             f"untie_r is {config.untie_r} and tie_weight {config.tie_weight}, but the names of "

@@ -1,4 +1,7 @@
-"""Sinusoidal encoding of distances (Vaswani et al. 2017, section 3.5); docs/positions.md."""
+"""Encodings of distances, from the furthest to the nearest; docs/positions.md.
+
+Sinusoids are those of Vaswani et al. 2017, section 3.5; learned tables have a row a distance.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,20 @@ def sinusoid(
     encoding = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(dtype)  # [K, d]
     encoding.flags.writeable = False
     return encoding
+
+
+def learned_positions_forward(table: Array, n_keys: int) -> Array:
+    """Rows of a learned table for the distances K − 1, …, 1, 0.
+
+    table [C + 1, ...] has a row for each distance C … 0, the first of which is for all further ones
+    too; returns [n_keys, ...].
+    """
+    rows: Array = table[np.maximum(0, np.arange(len(table) - n_keys, len(table)))]
+    return rows
+
+
+def learned_positions_backward(d_rows: Array, d_table: Array) -> None:
+    """Adds the gradient of the rows [K, ...] to d_table [C + 1, ...]: its first gets several's."""
+    n_further = max(0, len(d_rows) - len(d_table))
+    d_table[0] += d_rows[:n_further].sum(0)
+    d_table[max(0, len(d_table) - len(d_rows)) :] += d_rows[n_further:]

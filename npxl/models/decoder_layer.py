@@ -25,7 +25,13 @@ from npxl.layers.feed_forward import (
     feed_forward_forward,
 )
 from npxl.layers.layer_norm import LayerNormCache, layer_norm_backward, layer_norm_forward
-from npxl.params import Params
+from npxl.layers.shaw_attention import (
+    ShawCache,
+    ShawWeights,
+    shaw_attention_backward,
+    shaw_attention_forward,
+)
+from npxl.params import Params, Shapes
 
 Array = NDArray[Any]
 
@@ -40,7 +46,7 @@ class NormWeights(NamedTuple):
 class LayerWeights(NamedTuple):
     """Parameters of one layer, or their gradients."""
 
-    attention: AttentionWeights
+    attention: Any  # of a class in _ATTENTION_WEIGHTS
     attention_norm: NormWeights
     feed_forward: FeedForwardWeights
     feed_forward_norm: NormWeights
@@ -49,34 +55,74 @@ class LayerWeights(NamedTuple):
 class LayerCache(NamedTuple):
     """What the backward pass needs."""
 
-    attention: AttentionCache
+    attention: AttentionCache | ShawCache
     attention_norm: LayerNormCache
     feed_forward: FeedForwardCache
     feed_forward_norm: LayerNormCache
 
 
-def layer_weights(params: Params, n: int, untie_r: bool) -> LayerWeights:
-    """Views of layer n's parameters, or of their gradients; u and v are its own if `untie_r`."""
+_ATTENTION_WEIGHTS: dict[str, Any] = {"dai": AttentionWeights, "shaw": ShawWeights}
+"""What attention has parameters for, by `attn_type`."""
 
-    def views(part: str, *names: str) -> list[Array]:
-        return [params[f"{part}.{name}"] for name in names]
 
-    attention = f"layers.{n}.attention"
-    biases = attention if untie_r else "attention"
+def layers_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all layers' tensors, in the order of the flat vector.
+
+    A weight is stored as [outputs, inputs].
+    """
+    d, width, heads = config.d_model, config.n_head * config.d_head, (config.n_head, config.d_head)
+    attention = {
+        "w_q": (width, d), "w_k": (width, d), "w_v": (width, d), "w_r": (width, d),
+        "w_o": (d, width), "u": heads, "v": heads,
+        "relative": (config.n_learned, *heads), "relative_bias": (config.n_learned, config.n_head),
+    }  # fmt: skip
+    norm = {"gain": (d,), "bias": (d,)}
+    feed_forward = {
+        "w_1": (config.d_inner, d), "b_1": (config.d_inner,),
+        "w_2": (d, config.d_inner), "b_2": (d,),
+    }  # fmt: skip
+    parts: dict[str, Shapes] = {
+        "attention": {
+            name: attention[name] for name in _ATTENTION_WEIGHTS[config.attn_type]._fields
+        },
+        "attention_norm": norm,
+        "feed_forward": feed_forward,
+        "feed_forward_norm": norm,
+    }
+    shapes = {
+        _name(config, n, part, name): shape
+        for n in range(config.n_layer)
+        for part, tensors in parts.items()
+        for name, shape in tensors.items()
+    }
+    # What all layers share comes first.
+    return dict(sorted(shapes.items(), key=lambda item: item[0].startswith("layers.")))
+
+
+def layer_weights(params: Params, n: int, config: ModelConfig) -> LayerWeights:
+    """Views of layer n's parameters, or of their gradients."""
+
+    def views(part: str, kind: type[Any]) -> Any:
+        return kind(*(params[_name(config, n, part, name)] for name in kind._fields))
+
     return LayerWeights(
-        AttentionWeights(
-            *views(attention, "w_q", "w_k", "w_v", "w_r", "w_o"), *views(biases, "u", "v")
-        ),
-        NormWeights(*views(f"layers.{n}.attention_norm", *NormWeights._fields)),
-        FeedForwardWeights(*views(f"layers.{n}.feed_forward", *FeedForwardWeights._fields)),
-        NormWeights(*views(f"layers.{n}.feed_forward_norm", *NormWeights._fields)),
+        views("attention", _ATTENTION_WEIGHTS[config.attn_type]),
+        views("attention_norm", NormWeights),
+        views("feed_forward", FeedForwardWeights),
+        views("feed_forward_norm", NormWeights),
     )
+
+
+def _name(config: ModelConfig, n: int, part: str, name: str) -> str:
+    """Of layer n's tensor in the flat vector; u and v may be those of all layers."""
+    is_shared = name in ("u", "v") and config.shares_biases
+    return f"{part}.{name}" if is_shared else f"layers.{n}.{part}.{name}"
 
 
 def decoder_layer_forward(
     h: Array,
     memory: Array,
-    positions: Array,
+    positions: Array | None,
     weights: LayerWeights,
     config: ModelConfig,
     key: MaskKey | None,
@@ -84,17 +130,16 @@ def decoder_layer_forward(
 ) -> tuple[Array, LayerCache]:
     """The layer's output [B, q, d], of its input h [B, q, d] and its memory [B, m, d].
 
-    positions R [m + q, d] by descending distance; `name` tells the dropout masks of layers apart.
+    positions are R [m + q, d] by descending distance, where attention is the paper's own; `name`
+    tells the dropout masks of layers apart.
     """
     epsilon = config.layer_norm_epsilon
     context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
     if config.pre_lnorm:
         context, attention_norm = layer_norm_forward(context, *weights.attention_norm, epsilon)
-    y, attention = relative_attention_forward(
-        context, h.shape[1], positions, weights.attention, config.window(context.shape[1]),
-        config.dropatt, config.dropout,
-        site_of(key, f"{name}.attention_probabilities"), site_of(key, f"{name}.attention_output"),
-    )  # fmt: skip
+    y, attention = _attention_forward(
+        context, h.shape[1], positions, weights.attention, config, key, name
+    )
     h = h + y
     if not config.pre_lnorm:
         h, attention_norm = layer_norm_forward(h, *weights.attention_norm, epsilon)
@@ -131,7 +176,7 @@ def decoder_layer_backward(
     n_memory = n_keys - n_queries
     # Under pre-normalization the memory's rows pass through the gain and bias as well, which
     # receive gradient from them; the memory itself still does not.
-    d_context = relative_attention_backward(
+    d_context = _attention_backward(
         dh, cache.attention, weights.attention, grads.attention, first=0 if pre_lnorm else n_memory
     )
     if pre_lnorm:
@@ -139,3 +184,30 @@ def decoder_layer_backward(
             d_context, cache.attention_norm, gain, *grads.attention_norm
         )
     return dh + d_context[:, d_context.shape[1] - n_queries :]
+
+
+def _attention_forward(
+    context: Array,
+    n_queries: int,
+    positions: Array | None,
+    weights: Any,
+    config: ModelConfig,
+    key: MaskKey | None,
+    name: str,
+) -> tuple[Array, Any]:
+    """That of the configuration's `attn_type`."""
+    options = (
+        weights, config.window(context.shape[1]), config.dropatt, config.dropout,
+        site_of(key, f"{name}.attention_probabilities"), site_of(key, f"{name}.attention_output"),
+    )  # fmt: skip
+    if config.attn_type == "shaw":
+        return shaw_attention_forward(context, n_queries, *options)
+    assert positions is not None
+    return relative_attention_forward(context, n_queries, positions, *options)
+
+
+def _attention_backward(dy: Array, cache: Any, weights: Any, grads: Any, first: int) -> Array:
+    """That of what `_attention_forward` returned."""
+    if isinstance(cache, ShawCache):
+        return shaw_attention_backward(dy, cache, weights, grads, first)
+    return relative_attention_backward(dy, cache, weights, grads, first)

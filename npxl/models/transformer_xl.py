@@ -23,7 +23,7 @@ from npxl.layers.embedding import embedding_backward, embedding_forward
 from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import SoftmaxCache, log_softmax, softmax_backward, softmax_forward
 from npxl.memory import Memory
-from npxl.models import Rng
+from npxl.models import Reader, Rng
 from npxl.models.checks import (
     check_embedded,
     check_grads,
@@ -38,8 +38,10 @@ from npxl.models.decoder_layer import (
     decoder_layer_backward,
     decoder_layer_forward,
     layer_weights,
+    layers_shapes,
 )
 from npxl.models.files import save_model
+from npxl.models.plain_reader import PlainReader
 from npxl.models.reading import TransformerXLReader
 from npxl.params import Params, check_shapes, initialize
 
@@ -135,28 +137,9 @@ class TransformerXL:
 
         A weight is stored as [outputs, inputs].
         """
-        d, width = config.d_model, config.n_head * config.d_head
-        biases = {"u": (config.n_head, config.d_head), "v": (config.n_head, config.d_head)}
+        d = config.d_model
         shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, d)}
-        if not config.untie_r:
-            shapes |= {f"attention.{name}": shape for name, shape in biases.items()}
-        for n in range(config.n_layer):
-            attention = {
-                "w_q": (width, d), "w_k": (width, d), "w_v": (width, d), "w_r": (width, d),
-                "w_o": (d, width), **(biases if config.untie_r else {}),
-            }  # fmt: skip
-            feed_forward = {
-                "w_1": (config.d_inner, d), "b_1": (config.d_inner,),
-                "w_2": (d, config.d_inner), "b_2": (d,),
-            }  # fmt: skip
-            norm = {"gain": (d,), "bias": (d,)}
-            for part, tensors in (
-                ("attention", attention),
-                ("attention_norm", norm),
-                ("feed_forward", feed_forward),
-                ("feed_forward_norm", norm),
-            ):
-                shapes |= {f"layers.{n}.{part}.{name}": shape for name, shape in tensors.items()}
+        shapes |= layers_shapes(config)
         if not config.tie_weight:
             shapes["softmax.weight"] = (config.vocab_size, d)
         shapes["softmax.bias"] = (config.vocab_size,)
@@ -177,11 +160,13 @@ class TransformerXL:
             and for values that a field does not allow.
         """
         config = from_dict(ModelConfig, to_dict(self.config) | changes)
-        others = [name for name in changes if name not in RECONFIGURABLE]
+        fixed = ("clamp_len",) if self.config.learns_positions else ()  # the rows of its tables
+        allowed = [name for name in RECONFIGURABLE if name not in fixed]
+        others = [name for name in changes if name not in allowed]
         if others:
             raise NpxlError(
                 f"reconfigured cannot change {', '.join(others)}: with the same parameters that "
-                f"would be another model. It can change {', '.join(RECONFIGURABLE)}; for the rest "
+                f"would be another model. It can change {', '.join(allowed)}; for the rest "
                 "make a new npxl.TransformerXL."
             )
         return TransformerXL(config, params=self.params)
@@ -330,9 +315,14 @@ class TransformerXL:
         log_p = log_softmax(hidden, self.output_weight(self.params), self.params["softmax.bias"])
         return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)
 
-    def reader(self, batch_size: int) -> TransformerXLReader:
-        """For reading streams from their beginnings without gradients, faster than by `forward`."""
-        return TransformerXLReader(self, batch_size)
+    def reader(self, batch_size: int) -> Reader:
+        """For reading streams from their beginnings without gradients.
+
+        Where the memory's keys can be kept from segment to segment, faster than by `forward`.
+        """
+        if self.config.attn_type == "dai":
+            return TransformerXLReader(self, batch_size)
+        return PlainReader(self, batch_size)
 
     def stack_forward(
         self, embedded: Array, memory: Memory, key: MaskKey | None
@@ -345,10 +335,7 @@ class TransformerXL:
         # The first query sees W − 1 cached positions, the others fewer: the rest is not read.
         n_memory = min(memory.length, config.window(memory.length + 1) - 1)
         n_keys = n_memory + embedded.shape[1]
-        positions = sinusoid(n_keys, config.d_model, config.clamp_len, self.dtype)  # [K, d]
-        if key is not None:  # one mask for all layers and streams
-            shared = key.site("positions").shared()
-            positions = dropout_forward(positions[None], config.dropout, shared)[0][0]
+        positions = self._positions(n_keys, key) if config.attn_type == "dai" else None
         h, embedding_dropout = dropout_forward(embedded, config.dropout, site_of(key, "embedding"))
         states, caches = [], []
         for n, layer_memory in enumerate(memory.layers):
@@ -360,6 +347,15 @@ class TransformerXL:
             caches.append(cache)
         h, hidden_dropout = dropout_forward(h, config.dropout, site_of(key, "hidden"))
         return h, states, StackCache(embedding_dropout, caches, hidden_dropout)
+
+    def _positions(self, n_keys: int, key: MaskKey | None) -> Array:
+        """R [K, d] by descending distance, after dropout."""
+        config = self.config
+        positions = sinusoid(n_keys, config.d_model, config.clamp_len, self.dtype)  # [K, d]
+        if key is not None:  # one mask for all layers and streams
+            shared = key.site("positions").shared()
+            positions = dropout_forward(positions[None], config.dropout, shared)[0][0]
+        return positions
 
     def stack_backward(self, d_hidden: Array, cache: StackCache, grads: Params) -> Array:
         """The gradient of the embeddings [B, q, d]; adds parameter gradients to `grads`."""
@@ -377,7 +373,7 @@ class TransformerXL:
 
     def layer(self, params: Params, n: int) -> LayerWeights:
         """Views of layer n's parameters, or of their gradients."""
-        return layer_weights(params, n, self.config.untie_r)
+        return layer_weights(params, n, self.config)
 
     def output_weight(self, params: Params) -> Array:
         """The output layer's weights: the embedding table itself when they are tied."""
