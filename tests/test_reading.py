@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from support import configs, model_for, tokens
 
 from npxl import ModelConfig, NpxlError
-from npxl.kernels.attend_one import attend_one
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
 
@@ -86,20 +85,3 @@ def test_a_segment_of_other_streams_is_refused():
         reader.score(text[:2, :1], text[:2])
     with pytest.raises(NpxlError, match=r"rows are \[2\].*0 to 1"):
         reader.select([2])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("function", [attend_one, attend_one.py_func], ids=["jitted", "plain"])
-def test_attention_of_one_query_against_its_equation(function, dtype):
-    n_streams, n_keys, n_heads, width = 2, 5, 3, 4
-    draw = np.random.default_rng(0)
-    q_u, q_v = draw.standard_normal((2, n_streams, n_heads, width)).astype(dtype)
-    key, value = draw.standard_normal((2, n_streams, n_keys, n_heads, width)).astype(dtype)
-    relative = draw.standard_normal((n_keys, n_heads, width)).astype(dtype)
-    attended = np.full((n_streams, n_heads, width), np.nan, dtype)
-    scores = np.full((n_heads, n_keys), np.nan, dtype)
-    function(q_u, q_v, key, value, relative, dtype(0.5), (0, n_heads), scores, attended)
-    a = np.einsum("bhd,bjhd->bhj", q_u, key) + np.einsum("bhd,jhd->bhj", q_v, relative)
-    p = np.exp(a / 2) / np.exp(a / 2).sum(-1, keepdims=True)
-    expected = np.einsum("bhj,bjhd->bhd", p, value)
-    np.testing.assert_allclose(attended, expected, rtol=1e-5 if dtype == np.float32 else 1e-12)

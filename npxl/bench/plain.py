@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from npxl import threads
 from npxl.kernels.random_mask import drop
 from npxl.layers import attention, feed_forward, layer_norm
+from npxl.layers.attention import PackedMemory
 from npxl.layers.dropout import DropoutCache, dropout_forward
 from npxl.layers.positions import sinusoid
 from npxl.models import reading, transformer_xl
@@ -165,23 +166,26 @@ def _replace(module: Any, *functions: Callable[..., Any]) -> None:
         setattr(module, function.__name__, function)
 
 
-def attend_one(
-    query_u: Array, query_v: Array, key: Array, value: Array, relative: Array, scale: Any,
-    heads: tuple[int, int], scores: Array, attended: Array,
-) -> None:  # fmt: skip
-    """`npxl.kernels.attend_one.attend_one`, one product after another."""
-    part = slice(*heads)
-    content = np.einsum("bhd,bjhd->bhj", query_u[:, part], key[:, :, part])
-    position = np.einsum("bhd,jhd->bhj", query_v[:, part], relative[:, part])
-    a = (content + position) * scale
-    weights = np.exp(a - a.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    attended[:, part] = np.einsum("bhj,bjhd->bhd", weights, value[:, :, part])
+def attend_packed(
+    query: Array, memory: PackedMemory, seen: tuple[int, int], u: Array, v: Array, window: int
+) -> Array:
+    """`npxl.layers.attention.attend_packed` by `attend_forward`, of what is unpacked first."""
+    start, stop = seen
+    n_heads, width = u.shape
+    key_t = memory.key_t.swapaxes(3, 4).reshape(*memory.values.shape[:3], width)
+    key = key_t[:, :, start:stop].swapaxes(1, 2)  # [B, K, H, d_head]
+    value = memory.values[:, :, start:stop, :width].swapaxes(1, 2)
+    relative_t = memory.relative_t.swapaxes(2, 3).reshape(n_heads, -1, width)
+    distances = np.arange(stop - start)[::-1]
+    columns = memory.n_distances - 1 - np.minimum(distances, memory.n_distances - 1)
+    relative = relative_t[:, columns].swapaxes(0, 1)  # [K, H, d_head]
+    attended: Array = attend_forward(query, key, value, relative, u, v, window)[0]
+    return attended
 
 
 def _without_fused_attention() -> None:
     _replace(attention, attend_forward, attend_backward)
-    _replace(reading, attend_forward, attend_one)
+    _replace(reading, attend_packed)
 
 
 WITHOUT: dict[str, Callable[[], None]] = {
@@ -190,6 +194,7 @@ WITHOUT: dict[str, Callable[[], None]] = {
     "fused-norm": lambda: _replace(layer_norm, layer_norm_rows_forward, layer_norm_rows_backward),
     "fused-adam": lambda: _replace(optimizers, adam_update),
     "kept-positions": lambda: setattr(transformer_xl, "sinusoid", sinusoid.__wrapped__),
+    "one-token": lambda: setattr(reading, "OneToken", lambda model: None),
     "kept-memory": lambda: setattr(threads, "keep_freed_memory", lambda: False),
 }
 """Names of optimisations, and what takes them out of this process.

@@ -14,10 +14,13 @@ normalizer of its exponentials (Dao et al. 2022), so that nothing of size q · K
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
+from npxl.kernels.packing import pack, pack_biased, pack_transposed, unpack
 from npxl.kernels.random_mask import keep
 from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS, multiply_tile, row_maximum
 
@@ -29,6 +32,19 @@ _BLOCK = 32
 
 _CHUNK = 256
 """Keys that they meet before the next ones: as many as stay in the second cache."""
+
+
+class Extent(NamedTuple):
+    """What the queries see: as above, but no keys before `first`, and that many distances.
+
+    Column n_distances − 1 − δ of what is packed is for distance δ; column 0 for all further ones.
+    """
+
+    n_queries: int
+    n_keys: int
+    n_distances: int
+    window: int
+    first: int
 
 
 @kernel
@@ -44,47 +60,99 @@ def relative_attention_heads_forward(
     `keep`, which has a threshold of 0 for none.  Only the heads of range(*heads) are computed:
     attended [B, q, H, E], and what the backward pass needs, largest and normalizer [B, H, q].
     """
-    n_queries, n_keys, value_width = query.shape[1], key.shape[1], value.shape[3]
-    row_length = n_keys + 2 * _MARGIN
-    scores = np.zeros((_BLOCK, row_length), query.dtype)
-    relative_t = _pack_transposed(relative, heads)
+    extent = Extent(query.shape[1], key.shape[1], key.shape[1], window, 0)
+    scores = np.zeros((_BLOCK, extent.n_keys + 2 * _MARGIN), query.dtype)
+    relative_t = pack_transposed(relative, heads)
     for b in range(query.shape[0]):
-        query_u, query_v = _pack_biased(query[b], u, heads), _pack_biased(query[b], v, heads)
-        key_t, values = _pack_transposed(key[b], heads), _pack(value[b], heads)
+        query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
+        key_t, values = pack_transposed(key[b], heads), pack(value[b], heads)
         out = np.zeros((values.shape[0], query_u.shape[1], values.shape[2]), query.dtype)
         for n in range(values.shape[0]):
             h = heads[0] + n
-            for block in range(0, n_queries, _BLOCK):
-                end = min(block + _BLOCK, n_queries)
-                # A = (q + u)ᵀ k + (q + v)ᵀ r
-                _score(
-                    query_u[n], query_v[n], key_t[n], relative_t[n], block, n_queries, n_keys,
-                    window, scores,
-                )  # fmt: skip
-                # ã, but for the normalizer
-                for i in range(block, end):
-                    start, stop = _visible(i, n_queries, n_keys, window)
-                    row = scores[i - block, _MARGIN + start : _MARGIN + stop]
-                    maximum = row_maximum(row)
-                    total = query.dtype.type(0)
-                    for j in range(row.size):
-                        weight = exp((row[j] - maximum) * scale)
-                        row[j] = weight
-                        total += weight
-                    largest[b, h, i] = maximum
-                    normalizer[b, h, i] = query.dtype.type(1) / total
-                    if dropout.threshold > 0:
-                        number = (h * n_queries + i) * n_keys + start  # of the row's first decision
-                        for j in range(row.size):
-                            row[j] *= keep(dropout, b, number + j)
-                    _clear_margins(scores[i - block], start, stop)
-                # Σ_j ã_ij v_j, but for the normalizer
-                _add_by_key(scores, values[n], block, n_queries, n_keys, window, out[n, block:])
-        for i in range(n_queries):
-            for n in range(values.shape[0]):
-                h = heads[0] + n
-                for d in range(value_width):
-                    attended[b, i, h, d] = out[n, i, d] * normalizer[b, h, i]
+            _attend(
+                query_u[n], query_v[n], key_t[n], values[n], relative_t[n], scale, extent,
+                dropout, b, h, scores, out[n], largest[b, h], normalizer[b, h],
+            )  # fmt: skip
+        _unpack_normalized(out, normalizer[b], heads, attended[b])
+
+
+@kernel
+def packed_attention_heads_forward(
+    query, key_t, values, relative_t, n_distances, u, v, scale, seen, window, dropout, heads,
+    attended,
+):  # fmt: skip
+    """`relative_attention_heads_forward` of keys, values and distances that are packed already.
+
+    query [B, q, H, D]; key_t and relative_t [B, H, tiles, D, 16] and [H, tiles, D, 16] as
+    `pack_transposed` gives them, values [B, H, n′, E′] as `pack` does.  Only the keys of
+    range(*seen) count.  The first of relative_t's n_distances columns stands for all distances
+    from n_distances − 1 on.  attended [B, q, H, E].
+    """
+    start, stop = seen
+    # Keys are counted from the first tile that is seen.
+    tile = start // TILE_COLUMNS
+    base = tile * TILE_COLUMNS
+    n_queries = query.shape[1]
+    extent = Extent(n_queries, stop - base, n_distances, window, start - base)
+    scores = np.zeros((_BLOCK, extent.n_keys + 2 * _MARGIN), query.dtype)
+    largest = np.empty(n_queries, query.dtype)
+    normalizer = np.empty((query.shape[2], n_queries), query.dtype)
+    n_heads, padded = heads[1] - heads[0], values.shape[3]
+    for b in range(query.shape[0]):
+        query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
+        out = np.zeros((n_heads, query_u.shape[1], padded), query.dtype)
+        for n in range(n_heads):
+            h = heads[0] + n
+            _attend(
+                query_u[n], query_v[n], key_t[b, h, tile:], values[b, h, base:], relative_t[h],
+                scale, extent, dropout, b, h, scores, out[n], largest, normalizer[h],
+            )  # fmt: skip
+        _unpack_normalized(out, normalizer, heads, attended[b])
+
+
+@kernel
+def _attend(
+    query_u, query_v, key_t, values, relative_t, scale, extent, dropout, b, h, scores, out, largest,
+    normalizer,
+):  # fmt: skip
+    """One head of one stream: adds Σ_j e^{(A_ij − largest_i) · scale} μ_ij v_j to out [q′, E′].
+
+    Overwrites largest and normalizer [q]; `scores` is room for a block's rows.
+    """
+    n_queries, n_keys = extent.n_queries, extent.n_keys
+    one = scores.dtype.type(1)
+    for block in range(0, n_queries, _BLOCK):
+        end = min(block + _BLOCK, n_queries)
+        # A = (q + u)ᵀ k + (q + v)ᵀ r
+        _score(query_u, query_v, key_t, relative_t, block, extent, scores)
+        # ã, but for the normalizer
+        for i in range(block, end):
+            start, stop = _visible(i, extent)
+            row = scores[i - block, _MARGIN + start : _MARGIN + stop]
+            maximum = row_maximum(row)
+            total = scores.dtype.type(0)
+            for j in range(row.size):
+                weight = exp((row[j] - maximum) * scale)
+                row[j] = weight
+                total += weight
+            largest[i] = maximum
+            normalizer[i] = one / total
+            if dropout.threshold > 0:
+                number = (h * n_queries + i) * n_keys + start  # of the row's first decision
+                for j in range(row.size):
+                    row[j] *= keep(dropout, b, number + j)
+            _clear_margins(scores[i - block], start, stop)
+        # Σ_j ã_ij v_j, but for the normalizer
+        _add_by_key(scores, values, block, extent, out[block:])
+
+
+@kernel
+def _unpack_normalized(out, normalizer, heads, attended):
+    """attended [q, H, E] = out · normalizer, of some heads' sums out [heads, q′, E′]."""
+    for i in range(attended.shape[0]):
+        for h in range(heads[0], heads[1]):
+            for d in range(attended.shape[2]):
+                attended[i, h, d] = out[h - heads[0], i, d] * normalizer[h, i]
 
 
 @kernel
@@ -104,18 +172,19 @@ def relative_attention_heads_backward(
     """
     n_streams, n_queries, _, width = query.shape
     n_keys, value_width = key.shape[1], value.shape[3]
+    extent = Extent(n_queries, n_keys, n_keys, window, 0)
     row_length = n_keys + 2 * _MARGIN
     dtype = query.dtype
     scores = np.zeros((_BLOCK, row_length), dtype)  # A, then ã
     d_scores = np.zeros((_BLOCK, row_length), dtype)  # dã, then dA
-    relatives, relative_t = _pack(relative, heads), _pack_transposed(relative, heads)
+    relatives, relative_t = pack(relative, heads), pack_transposed(relative, heads)
     n_heads, _, padded = relatives.shape
     d_relatives = np.zeros((n_heads, n_keys + TILE_ROWS, padded), dtype)
     d_query_u, d_query_v = np.empty((_BLOCK, padded), dtype), np.empty((_BLOCK, padded), dtype)
     for b in range(n_streams):
-        query_u, query_v = _pack_biased(query[b], u, heads), _pack_biased(query[b], v, heads)
-        keys, key_t = _pack(key[b], heads), _pack_transposed(key[b], heads)
-        value_t, d_out = _pack_transposed(value[b], heads), _pack(d_attended[b], heads)
+        query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
+        keys, key_t = pack(key[b], heads), pack_transposed(key[b], heads)
+        value_t, d_out = pack_transposed(value[b], heads), pack(d_attended[b], heads)
         d_keys = np.zeros((n_heads, n_keys + TILE_ROWS, padded), dtype)
         d_values = np.zeros((n_heads, n_keys + TILE_ROWS, d_out.shape[2]), dtype)
         for n in range(n_heads):
@@ -123,17 +192,12 @@ def relative_attention_heads_backward(
             for block in range(0, n_queries, _BLOCK):
                 end = min(block + _BLOCK, n_queries)
                 # A = (q + u)ᵀ k + (q + v)ᵀ r
-                _score(
-                    query_u[n], query_v[n], key_t[n], relative_t[n], block, n_queries, n_keys,
-                    window, scores,
-                )  # fmt: skip
+                _score(query_u[n], query_v[n], key_t[n], relative_t[n], block, extent, scores)
                 # dã = ō vᵀ
-                _multiply_by_key(
-                    d_out[n], value_t[n], block, n_queries, n_keys, window, d_scores, False
-                )
+                _multiply_by_key(d_out[n], value_t[n], block, extent, d_scores, False)
                 # ã = μ softmax(A · scale), dA = a (μ dã − ōᵀo) scale
                 for i in range(block, end):
-                    start, stop = _visible(i, n_queries, n_keys, window)
+                    start, stop = _visible(i, extent)
                     a = scores[i - block, _MARGIN + start : _MARGIN + stop]
                     da = d_scores[i - block, _MARGIN + start : _MARGIN + stop]
                     maximum, factor = largest[b, h, i], normalizer[b, h, i]
@@ -157,10 +221,8 @@ def relative_attention_heads_backward(
                 # d(q + u) = dA k, d(q + v) = dX r
                 d_query_u[:] = 0
                 d_query_v[:] = 0
-                _add_by_key(d_scores, keys[n], block, n_queries, n_keys, window, d_query_u)
-                _add_by_distance(
-                    d_scores, relatives[n], block, n_queries, n_keys, window, d_query_v
-                )
+                _add_by_key(d_scores, keys[n], block, extent, d_query_u)
+                _add_by_distance(d_scores, relatives[n], block, extent, d_query_v)
                 for i in range(block, end):
                     for d in range(width):
                         du, dv = d_query_u[i - block, d], d_query_v[i - block, d]
@@ -168,65 +230,83 @@ def relative_attention_heads_backward(
                         d_u[h, d] += du
                         d_v[h, d] += dv
                 # dk = dAᵀ (q + u), dv = ãᵀ ō, dr = dXᵀ (q + v)
-                _add_to_keys(d_scores, query_u[n], block, n_queries, n_keys, window, d_keys[n])
-                _add_to_keys(scores, d_out[n], block, n_queries, n_keys, window, d_values[n])
-                _add_to_distances(
-                    d_scores, query_v[n], block, n_queries, n_keys, window, d_relatives[n]
-                )
-        _unpack(d_keys, heads, d_key[b])
-        _unpack(d_values, heads, d_value[b])
-    _unpack(d_relatives, heads, d_relative)
+                _add_to_keys(d_scores, query_u[n], block, extent, d_keys[n])
+                _add_to_keys(scores, d_out[n], block, extent, d_values[n])
+                _add_to_distances(d_scores, query_v[n], block, extent, d_relatives[n])
+        unpack(d_keys, heads, d_key[b])
+        unpack(d_values, heads, d_value[b])
+    unpack(d_relatives, heads, d_relative)
 
 
 @kernel
-def _visible(i, n_queries, n_keys, window):
+def _visible(i, extent):
     """The keys start … stop − 1 that query i sees."""
-    stop = n_keys - (n_queries - 1 - i)
-    return max(0, stop - window), stop
+    stop = extent.n_keys - (extent.n_queries - 1 - i)
+    return max(extent.first, stop - extent.window), stop
 
 
 @kernel
-def _first_column(last, n_queries, n_keys, window):
+def _first_column(last, extent):
     """The column of the furthest distance that query `last`, or one before it, has."""
-    return max(n_queries - 1 - last, n_keys - window)
+    return max(extent.first + extent.n_queries - 1 - last, extent.n_keys - extent.window)
 
 
 @kernel
-def _score(query_u, query_v, key_t, relative_t, block, n_queries, n_keys, window, scores):
+def _score(query_u, query_v, key_t, relative_t, block, extent, scores):
     """Put the score of a block's query i for key j into scores[i − block, _MARGIN + j].
 
     What lies beside the keys that a query sees is left to chance.
     """
-    padded, width, row_length = query_u.shape[1], relative_t.shape[1], scores.shape[1]
-    end = min(block + _BLOCK, n_queries)
-    # Position scores first, by distance: each query's columns lie one further left than the next's.
-    first_column = _first_column(end - 1, n_queries, n_keys, window)
-    for c in range(first_column - first_column % TILE_COLUMNS, n_keys, TILE_COLUMNS):
-        for first in range(block, end, TILE_ROWS):
-            last = min(first + TILE_ROWS, n_queries) - 1
-            if c + TILE_COLUMNS > _first_column(last, n_queries, n_keys, window):
-                multiply_tile(
-                    query_v, first * padded, (padded, 1), relative_t, c * width, TILE_COLUMNS,
-                    scores, (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first),
-                    row_length + 1, width, False,
-                )  # fmt: skip
-    _multiply_by_key(query_u, key_t, block, n_queries, n_keys, window, scores, True)
+    _score_positions(query_v, relative_t, block, extent, scores)
+    _multiply_by_key(query_u, key_t, block, extent, scores, True)
 
 
 @kernel
-def _multiply_by_key(x, y_t, block, n_queries, n_keys, window, cells, add):
+def _score_positions(query_v, relative_t, block, extent, scores):
+    """Put (q_i + v)ᵀ r_δ there, with r's first column for all distances that it has no column for.
+
+    By distance: each query's columns lie one further left than the next's.
+    """
+    n_queries, n_keys = extent.n_queries, extent.n_keys
+    padded, width, row_length = query_v.shape[1], relative_t.shape[1], scores.shape[1]
+    end = min(block + _BLOCK, n_queries)
+    shared = n_keys - extent.n_distances  # how many columns are for distances with no own row
+    for i in range(block, end):
+        start, _ = _visible(i, extent)
+        stop = shared - (n_queries - 1 - i)
+        if start < stop:
+            score = scores.dtype.type(0)
+            for d in range(width):
+                score += query_v[i, d] * relative_t[0, d, 0]
+            scores[i - block, _MARGIN + start : _MARGIN + stop] = score
+    first_column = max(0, _first_column(end - 1, extent) - shared)
+    for r in range(first_column - first_column % TILE_COLUMNS, extent.n_distances, TILE_COLUMNS):
+        c = shared + r
+        for first in range(block, end, TILE_ROWS):
+            last = min(first + TILE_ROWS, n_queries) - 1
+            if c + TILE_COLUMNS > _first_column(last, extent):
+                multiply_tile(
+                    query_v, first * padded, (padded, 1), relative_t, r * width, TILE_COLUMNS,
+                    scores, (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first),
+                    row_length + 1, width, False,
+                )  # fmt: skip
+
+
+@kernel
+def _multiply_by_key(x, y_t, block, extent, cells, add):
     """cells[i − block, _MARGIN + j] = x_iᵀ y_j, or that much more, where query i sees key j.
 
-    x [q, D′], a row a query; y_t the keys' rows as `_pack_transposed` gives them.
+    x [q, D′], a row a query; y_t the keys' rows as `pack_transposed` gives them.
     """
+    n_queries = extent.n_queries
     padded, width, row_length = x.shape[1], y_t.shape[1], cells.shape[1]
     end = min(block + _BLOCK, n_queries)
-    low, _ = _visible(block, n_queries, n_keys, window)
-    _, high = _visible(end - 1, n_queries, n_keys, window)
+    low, _ = _visible(block, extent)
+    _, high = _visible(end - 1, extent)
     for j in range(low - low % TILE_COLUMNS, high, TILE_COLUMNS):
         for first in range(block, end, TILE_ROWS):
-            start, _ = _visible(first, n_queries, n_keys, window)
-            _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, n_queries, n_keys, window)
+            start, _ = _visible(first, extent)
+            _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, extent)
             if start < j + TILE_COLUMNS and j < stop:
                 multiply_tile(
                     x, first * padded, (padded, 1), y_t, j * width, TILE_COLUMNS,
@@ -235,19 +315,20 @@ def _multiply_by_key(x, y_t, block, n_queries, n_keys, window, cells, add):
 
 
 @kernel
-def _add_by_key(cells, y, block, n_queries, n_keys, window, out):
+def _add_by_key(cells, y, block, extent, out):
     """out[i − block] += Σ_j cells_ij y_j over the keys j that a block's query i sees.
 
     y [K, D′]; cells as `_score` lays them out, with `_clear_margins`.
     """
+    n_queries = extent.n_queries
     padded, row_length = y.shape[1], cells.shape[1]
     end = min(block + _BLOCK, n_queries)
-    low, _ = _visible(block, n_queries, n_keys, window)
-    _, high = _visible(end - 1, n_queries, n_keys, window)
+    low, _ = _visible(block, extent)
+    _, high = _visible(end - 1, extent)
     for chunk in range(low, high, _CHUNK):
         for first in range(block, end, TILE_ROWS):
-            start, _ = _visible(first, n_queries, n_keys, window)
-            _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, n_queries, n_keys, window)
+            start, _ = _visible(first, extent)
+            _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, extent)
             j = max(chunk, start)
             for column in range(0, padded, TILE_COLUMNS):
                 multiply_tile(
@@ -259,14 +340,15 @@ def _add_by_key(cells, y, block, n_queries, n_keys, window, out):
 
 
 @kernel
-def _add_by_distance(cells, y, block, n_queries, n_keys, window, out):
+def _add_by_distance(cells, y, block, extent, out):
     """out[i − block] += Σ_c cells_i,c−(q−1−i) y_c over the columns c of distances that i has."""
+    n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, row_length = y.shape[1], cells.shape[1]
     end = min(block + _BLOCK, n_queries)
-    for chunk in range(_first_column(end - 1, n_queries, n_keys, window), n_keys, _CHUNK):
+    for chunk in range(_first_column(end - 1, extent), n_keys, _CHUNK):
         for first in range(block, end, TILE_ROWS):
             last = min(first + TILE_ROWS, n_queries) - 1
-            c = max(chunk, _first_column(last, n_queries, n_keys, window))
+            c = max(chunk, _first_column(last, extent))
             corner = (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first)
             for column in range(0, padded, TILE_COLUMNS):
                 multiply_tile(
@@ -277,12 +359,13 @@ def _add_by_distance(cells, y, block, n_queries, n_keys, window, out):
 
 
 @kernel
-def _add_to_keys(cells, x, block, n_queries, n_keys, window, out):
+def _add_to_keys(cells, x, block, extent, out):
     """out[j] += Σ_i cells_ij x_i over the block's queries i that see key j; x [q, D′]."""
+    n_queries, n_keys, window = extent.n_queries, extent.n_keys, extent.window
     padded, row_length, n_memory = x.shape[1], cells.shape[1], n_keys - n_queries
     end = min(block + _BLOCK, n_queries)
-    low, _ = _visible(block, n_queries, n_keys, window)
-    _, high = _visible(end - 1, n_queries, n_keys, window)
+    low, _ = _visible(block, extent)
+    _, high = _visible(end - 1, extent)
     for j in range(low, high, TILE_ROWS):
         # Of the block's queries, those that see one of these four keys.
         i = max(block, j - n_memory)
@@ -295,11 +378,12 @@ def _add_to_keys(cells, x, block, n_queries, n_keys, window, out):
 
 
 @kernel
-def _add_to_distances(cells, x, block, n_queries, n_keys, window, out):
+def _add_to_distances(cells, x, block, extent, out):
     """out[c] += Σ_i cells_i,c−(q−1−i) x_i over the block's queries i that have that distance."""
+    n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, row_length = x.shape[1], cells.shape[1]
     end = min(block + _BLOCK, n_queries)
-    for c in range(_first_column(end - 1, n_queries, n_keys, window), n_keys, TILE_ROWS):
+    for c in range(_first_column(end - 1, extent), n_keys, TILE_ROWS):
         # Of the block's queries, those that are late enough to have one of these four distances.
         i = max(block, n_queries - c - TILE_ROWS)
         corner = (i - block) * row_length + _MARGIN + c - (n_queries - 1 - i)
@@ -315,64 +399,3 @@ def _clear_margins(row, start, stop):
     """Zeros beside a row's keys, where other queries of a tile see up to three more."""
     row[_MARGIN + start - TILE_ROWS : _MARGIN + start] = 0
     row[_MARGIN + stop : _MARGIN + stop + TILE_ROWS] = 0
-
-
-@kernel
-def _round_up(n, size):
-    """n, or the next larger multiple of a tile's size."""
-    return (n + size - 1) // size * size
-
-
-# Heads lie side by side in x [n, H, D] and one behind another in what tiles are made from.  Each is
-# walked in the order of x, whose pieces of one head would come from far apart.
-
-
-@kernel
-def _pack(x, heads):
-    """Some heads of x [n, H, D], rows and columns continued by zeros to tiles: [heads, n′, D′]."""
-    n, _, width = x.shape
-    shape = (heads[1] - heads[0], _round_up(n, TILE_ROWS), _round_up(width, TILE_COLUMNS))
-    y = np.zeros(shape, x.dtype)
-    for i in range(n):
-        for h in range(heads[0], heads[1]):
-            for d in range(width):
-                y[h - heads[0], i, d] = x[i, h, d]
-    return y
-
-
-@kernel
-def _pack_biased(x, bias, heads):
-    """`_pack` of x + bias, whose rows are bias [H, D]."""
-    y = _pack(x, heads)
-    for h in range(heads[0], heads[1]):
-        for i in range(x.shape[0]):
-            for d in range(x.shape[2]):
-                y[h - heads[0], i, d] += bias[h, d]
-    return y
-
-
-@kernel
-def _pack_transposed(x, heads):
-    """xᵀ of some heads of x [n, H, D], in tiles of 16 columns: [heads, tiles, D, 16].
-
-    A tile's rows lie one behind another, so that a product that walks down them stays in the
-    nearest cache.
-    """
-    n, _, width = x.shape
-    n_tiles = _round_up(n, TILE_COLUMNS) // TILE_COLUMNS
-    y = np.zeros((heads[1] - heads[0], n_tiles, width, TILE_COLUMNS), x.dtype)
-    for i in range(n):
-        for h in range(heads[0], heads[1]):
-            tile, column = y[h - heads[0], i // TILE_COLUMNS], i % TILE_COLUMNS
-            for d in range(width):
-                tile[d, column] = x[i, h, d]
-    return y
-
-
-@kernel
-def _unpack(y, heads, x):
-    """The inverse of `_pack`: overwrites those heads of x [n, H, D]."""
-    for i in range(x.shape[0]):
-        for h in range(heads[0], heads[1]):
-            for d in range(x.shape[2]):
-                x[i, h, d] = y[h - heads[0], i, d]

@@ -51,6 +51,11 @@ def zeros(x: Array) -> Any:
     return np.zeros(LANES, x.dtype)
 
 
+def add(x: Any, y: Any) -> Any:
+    """x + y."""
+    return x + y
+
+
 def multiply_add(x: Any, y: Any, z: Any) -> Any:
     """x · y + z, rounded once where the processor can."""
     return x * y + z
@@ -198,6 +203,14 @@ def _zeros(typing_context, x):
 
 
 @intrinsic
+def _add(typing_context, x, y):
+    def generate(context, builder, signature, arguments):
+        return builder.fadd(*arguments)
+
+    return x(x, y), generate
+
+
+@intrinsic
 def _multiply_add(typing_context, x, y, z):
     def generate(context, builder, signature, arguments):
         product = builder.fmul(arguments[0], arguments[1], flags=("contract",))
@@ -244,6 +257,11 @@ def _overload_broadcast(x, at):
 @overload(zeros)
 def _overload_zeros(x):
     return lambda x: _zeros(x)
+
+
+@overload(add)
+def _overload_add(x, y):
+    return lambda x, y: _add(x, y)
 
 
 @overload(multiply_add)

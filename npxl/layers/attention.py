@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.kernels.relative_attention import (
+    packed_attention_heads_forward,
     relative_attention_heads_backward,
     relative_attention_heads_forward,
 )
@@ -190,6 +191,31 @@ def attention_probabilities(cache: AttendCache, u: Array, v: Array) -> Array:
     )
     probabilities: Array = attended.swapaxes(1, 2)
     return probabilities
+
+
+class PackedMemory(NamedTuple):
+    """Keys, values and distances of one layer, laid out as `npxl.kernels.packing` describes."""
+
+    key_t: Array  # [B, H, C/16, d_head, 16]
+    values: Array  # [B, H, C, D′]
+    relative_t: Array  # [H, tiles, d_head, 16]: W_{k,R} R by descending distance
+    n_distances: int  # that relative_t has; the first one stands for all that are further
+
+
+def attend_packed(
+    query: Array, memory: PackedMemory, seen: tuple[int, int], u: Array, v: Array, window: int
+) -> Array:
+    """`attend_forward` of queries [B, q, H, d_head], the last of the keys in range(*seen)."""
+    attended = np.empty_like(query)
+    scale, rule = score_scale(query), dropout_rule(None, query.dtype)
+
+    def task(heads: range) -> None:
+        packed_attention_heads_forward(
+            query, *memory, u, v, scale, seen, window, rule, (heads.start, heads.stop), attended
+        )
+
+    spread(task, query.shape[2])
+    return attended
 
 
 def score_scale(query: Array) -> Any:
