@@ -84,12 +84,12 @@ def spread(task: Callable[[range], None], n: int, cost: int | None = None) -> No
         What the first of the failing parts raised, once all have ended.
     """
     pool, n_helpers = _get_helpers()
-    if pool is None or n < 2 or (cost is not None and cost < _WORTH_SPREADING):
-        task(range(n))
-        return
     n_parts = n_helpers + 1
     if cost is not None:
-        n_parts = min(n_parts, max(2, cost // _WORTH_SPREADING))
+        n_parts = min(n_parts, cost // _WORTH_SPREADING)
+    if pool is None or n < 2 or n_parts < 2:
+        task(range(n))
+        return
     errors = np.geterr()  # of this thread alone
 
     def run(part: range) -> None:
@@ -99,7 +99,8 @@ def spread(task: Callable[[range], None], n: int, cost: int | None = None) -> No
     mine, *others = shards(n, n_parts)
     futures = [pool.submit(run, part) for part in others]
     try:
-        task(mine)
+        with helpers(0):  # who are busy: a part is not divided again
+            task(mine)
     finally:
         wait(futures)
     for future in futures:

@@ -253,7 +253,7 @@ assert called == set(twins), called
     [
         ("train", "fused-attention", ["attend_forward", "attend_backward"]),
         ("evaluate", "fused-attention", ["attend_forward"]),
-        ("generate", "fused-attention", ["attend_one"]),
+        ("evaluate", "fused-attention", ["attend_packed"]),
         ("train", "fused-rectifier", ["rectify_forward", "rectify_backward"]),
         ("generate", "fused-rectifier", ["rectify_forward"]),
         ("train", "fused-norm", ["layer_norm_rows_forward", "layer_norm_rows_backward"]),

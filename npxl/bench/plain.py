@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from npxl import threads
 from npxl.kernels.random_mask import drop
 from npxl.layers import attention, feed_forward, layer_norm
-from npxl.layers.attention import PackedMemory
+from npxl.layers.attention import AttentionWeights, PackedMemory
 from npxl.layers.dropout import DropoutCache, dropout_forward
 from npxl.layers.positions import sinusoid
 from npxl.models import reading, transformer_xl
@@ -167,20 +167,23 @@ def _replace(module: Any, *functions: Callable[..., Any]) -> None:
 
 
 def attend_packed(
-    query: Array, memory: PackedMemory, seen: tuple[int, int], u: Array, v: Array, window: int
-) -> Array:
+    query: Array, memory: PackedMemory, seen: tuple[int, int], weights: AttentionWeights,
+    window: int, heads: range, attended: Array,
+) -> None:  # fmt: skip
     """`npxl.layers.attention.attend_packed` by `attend_forward`, of what is unpacked first."""
     start, stop = seen
-    n_heads, width = u.shape
-    key_t = memory.key_t.swapaxes(3, 4).reshape(*memory.values.shape[:3], width)
-    key = key_t[:, :, start:stop].swapaxes(1, 2)  # [B, K, H, d_head]
-    value = memory.values[:, :, start:stop, :width].swapaxes(1, 2)
-    relative_t = memory.relative_t.swapaxes(2, 3).reshape(n_heads, -1, width)
+    part = slice(heads.start, heads.stop)
+    width = query.shape[3]
+    key_t, values, relative_t = memory.key_t[:, part], memory.values[:, part], memory.relative_t
+    key = key_t.swapaxes(3, 4).reshape(*values.shape[:3], width)[:, :, start:stop]
+    value = values[:, :, start:stop, :width]
+    relative = relative_t[part].swapaxes(2, 3).reshape(len(heads), -1, width)
     distances = np.arange(stop - start)[::-1]
     columns = memory.n_distances - 1 - np.minimum(distances, memory.n_distances - 1)
-    relative = relative_t[:, columns].swapaxes(0, 1)  # [K, H, d_head]
-    attended: Array = attend_forward(query, key, value, relative, u, v, window)[0]
-    return attended
+    attended[:, :, part], _ = attend_forward(
+        query[:, :, part], key.swapaxes(1, 2), value.swapaxes(1, 2),
+        relative[:, columns].swapaxes(0, 1), weights.u[part], weights.v[part], window,
+    )  # fmt: skip
 
 
 def _without_fused_attention() -> None:

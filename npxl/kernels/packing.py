@@ -24,17 +24,17 @@ def pack(x, heads):
     n, _, width = x.shape
     shape = (heads[1] - heads[0], round_up(n, TILE_ROWS), round_up(width, TILE_COLUMNS))
     y = np.zeros(shape, x.dtype)
-    pack_into(y, 0, x, heads)
+    pack_into(y, 0, 0, x, heads)
     return y
 
 
 @kernel
-def pack_into(y, at, x, heads):
-    """Overwrite n rows of y, from row `at` on, with some heads of x [n, H, D], as `pack` does."""
+def pack_into(y, first, at, x, heads):
+    """Overwrite rows of y [H, n′, D′], from row `at` and head `first` on, as `pack` would."""
     for i in range(x.shape[0]):
         for h in range(heads[0], heads[1]):
             for d in range(x.shape[2]):
-                y[h - heads[0], at + i, d] = x[i, h, d]
+                y[first + h - heads[0], at + i, d] = x[i, h, d]
 
 
 @kernel
@@ -58,18 +58,19 @@ def pack_transposed(x, heads):
     n, _, width = x.shape
     n_tiles = round_up(n, TILE_COLUMNS) // TILE_COLUMNS
     y = np.zeros((heads[1] - heads[0], n_tiles, width, TILE_COLUMNS), x.dtype)
-    pack_transposed_into(y, 0, x, heads)
+    pack_transposed_into(y, 0, 0, x, heads)
     return y
 
 
 @kernel
-def pack_transposed_into(y, at, x, heads):
-    """Overwrite n columns of y, from column `at` on, as `pack_transposed` does."""
+def pack_transposed_into(y, first, at, x, heads):
+    """Overwrite columns of y [H, tiles, D, 16], from column `at` and head `first` on, likewise."""
     for i in range(x.shape[0]):
+        tile, column = (at + i) // TILE_COLUMNS, (at + i) % TILE_COLUMNS
         for h in range(heads[0], heads[1]):
-            tile, column = y[h - heads[0], (at + i) // TILE_COLUMNS], (at + i) % TILE_COLUMNS
+            rows = y[first + h - heads[0], tile]
             for d in range(x.shape[2]):
-                tile[d, column] = x[i, h, d]
+                rows[d, column] = x[i, h, d]
 
 
 @kernel

@@ -150,7 +150,7 @@ def attend_forward(
             attended, largest, normalizer,
         )  # fmt: skip
 
-    spread(task, n_heads)
+    spread(task, n_heads, cost=3 * query.size * key.shape[1])
     return attended, AttendCache(
         query, key, value, relative, attended, largest, normalizer, scale, window, dropout
     )
@@ -174,7 +174,7 @@ def attend_backward(
             (heads.start, heads.stop), d_query, d_key, d_value, d_relative, d_u, d_v,
         )  # fmt: skip
 
-    spread(task, query.shape[2])
+    spread(task, query.shape[2], cost=9 * query.size * key.shape[1])
     return d_query, d_key, d_value, d_relative
 
 
@@ -203,19 +203,17 @@ class PackedMemory(NamedTuple):
 
 
 def attend_packed(
-    query: Array, memory: PackedMemory, seen: tuple[int, int], u: Array, v: Array, window: int
-) -> Array:
-    """`attend_forward` of queries [B, q, H, d_head], the last of the keys in range(*seen)."""
-    attended = np.empty_like(query)
-    scale, rule = score_scale(query), dropout_rule(None, query.dtype)
+    query: Array, memory: PackedMemory, seen: tuple[int, int], weights: AttentionWeights,
+    window: int, heads: range, attended: Array,
+) -> None:  # fmt: skip
+    """`attend_forward` for some heads of queries [B, q, H, d_head] that see keys already packed.
 
-    def task(heads: range) -> None:
-        packed_attention_heads_forward(
-            query, *memory, u, v, scale, seen, window, rule, (heads.start, heads.stop), attended
-        )
-
-    spread(task, query.shape[2])
-    return attended
+    The queries are those of the last keys in range(*seen).  Fills attended [B, q, H, d_head].
+    """
+    packed_attention_heads_forward(
+        query, *memory, weights.u, weights.v, score_scale(query), seen, window,
+        dropout_rule(None, query.dtype), (heads.start, heads.stop), attended,
+    )  # fmt: skip
 
 
 def score_scale(query: Array) -> Any:

@@ -19,6 +19,7 @@ from npxl.layers.softmax import log_softmax, softmax_forward
 from npxl.memory import selected
 from npxl.models.checks import check_streams, checked_segment, checked_tokens
 from npxl.models.one_token import OneToken
+from npxl.threads import spread
 
 if TYPE_CHECKING:
     from npxl.models.transformer_xl import TransformerXL
@@ -53,7 +54,7 @@ class TransformerXLReader:
         self._n_distances = 0
         self._one: OneToken | None = OneToken(model)
         for n, states in enumerate(memory.layers):
-            self._project(n, self._normalized(n, states), self._start)
+            self._project(n, self._normalized(n, states), 0, range(config.n_head), None)
 
     def log_probs(self, inputs: Array) -> Array:
         """log p of every symbol after each of the inputs [B, q]: [B, q, V], in nats."""
@@ -98,15 +99,20 @@ class TransformerXLReader:
     def _layer(self, n: int, h: Array, stop: int) -> Array:
         """`decoder_layer_forward` of layer n: h [B, q, d], which ends at the buffers' `stop`."""
         config, layer = self._model.config, self._model.layer(self._model.params, n)
-        epsilon, weights = config.layer_norm_epsilon, layer.attention
+        epsilon = config.layer_norm_epsilon
         x = self._normalized(n, h)
-        self._project(n, x, stop - x.shape[1])
-        query = linear_forward(x, weights.w_q).reshape(*x.shape[:2], config.n_head, -1)
-        window = config.window(stop)
-        attended = attend_packed(
-            query, self._memory(n), (self._start, stop), weights.u, weights.v, window
-        )
-        h = h + linear_forward(attended.reshape(*x.shape[:2], -1), weights.w_o)
+        query: Array = np.empty((*h.shape[:2], config.n_head, config.d_head), h.dtype)
+        attended = np.empty_like(query)
+        seen, window = (self._start, stop), config.window(stop)
+
+        def attend(heads: range) -> None:
+            self._project(n, x, stop - x.shape[1], heads, query)
+            attend_packed(query, self._memory(n), seen, layer.attention, window, heads, attended)
+
+        n_keys = stop - self._start
+        spread(attend, config.n_head, cost=3 * query.size * (config.d_model + n_keys))
+
+        h = h + linear_forward(attended.reshape(*h.shape[:2], -1), layer.attention.w_o)
         h = h if config.pre_lnorm else layer_norm_forward(h, *layer.attention_norm, epsilon)[0]
         x = layer_norm_forward(h, *layer.feed_forward_norm, epsilon)[0] if config.pre_lnorm else h
         h = h + feed_forward_forward(x, layer.feed_forward)[0]
@@ -127,16 +133,23 @@ class TransformerXLReader:
         norm = self._model.layer(self._model.params, n).attention_norm
         return layer_norm_forward(h, *norm, config.layer_norm_epsilon)[0]
 
-    def _project(self, n: int, x: Array, at: int) -> None:
-        """Put the keys and values of x [B, q, d], layer n's normalised input, into the buffers."""
-        config, weights = self._model.config, self._model.layer(self._model.params, n).attention
-        shape = (*x.shape[:2], config.n_head, config.d_head)
-        key = linear_forward(x, weights.w_k).reshape(shape)
-        value = linear_forward(x, weights.w_v).reshape(shape)
-        heads = (0, config.n_head)
+    def _project(self, n: int, x: Array, at: int, heads: range, query: Array | None) -> None:
+        """Put some heads' keys and values of x [B, q, d] into the buffers, queries into `query`.
+
+        x is layer n's normalised input.
+        """
+        d_head, weights = self._model.config.d_head, self._model.layer(self._model.params, n)
+        rows = slice(heads.start * d_head, heads.stop * d_head)
+        shape = (*x.shape[:2], len(heads), d_head)
+        w_q, w_k, w_v, *_ = (weight[rows] for weight in weights.attention)
+        if query is not None:
+            query[:, :, heads.start : heads.stop] = linear_forward(x, w_q).reshape(shape)
+        key = linear_forward(x, w_k).reshape(shape)
+        value = linear_forward(x, w_v).reshape(shape)
+        every = (0, len(heads))
         for b in range(len(x)):
-            pack_transposed_into(self._keys_t[n, b], at, key[b], heads)
-            pack_into(self._values[n, b], at, value[b], heads)
+            pack_transposed_into(self._keys_t[n, b], heads.start, at, key[b], every)
+            pack_into(self._values[n, b], heads.start, at, value[b], every)
 
     def _allocate(self, batch_size: int, length: int) -> None:
         """New buffers for that many positions, in whole tiles."""
