@@ -6,51 +6,62 @@ import numpy as np
 import pytest
 
 from npxl import ModelConfig, TransformerXL
-from npxl.models import reading
+from npxl.models import one_token, reading
 
 
 def work_per_token(mem_len, n_tokens, start="zeros"):
-    """For each token: rows that go through linear maps, and keys that a query meets, layer sums."""
+    """For each token: numbers of weights and of the memory that it meets, sums over the layers."""
     config = ModelConfig(
         vocab_size=11, n_layer=2, n_head=2, d_model=8, d_head=4, d_inner=8, mem_len=mem_len,
         initial_memory=start,
     )  # fmt: skip
     reader = TransformerXL(config).reader(1)
-    reader.log_probs(np.zeros((1, 1), int))  # fills what is computed once: W_{k,R} R
-    rows, keys = [], []
-    linear, attend = reading.linear_forward, reading.attend_one
+    reader.log_probs(np.zeros((1, 1), int))  # computes what is computed once: W_{k,R} R
+    weights, keys = [], []
+    attend, add = one_token.attention_of_one, one_token.add_product
+    rectify = one_token.rectified_product
 
-    def counted_linear(x, *weights):
-        rows[-1] += x.size // x.shape[-1]
-        return linear(x, *weights)
+    def counted_attend(x, w_q, w_k, w_v, *rest):
+        start, stop = rest[7]
+        weights[-1] += w_q.size + w_k.size + w_v.size
+        keys[-1] += stop - start
+        return attend(x, w_q, w_k, w_v, *rest)
 
-    def counted_attend(query_u, query_v, key, *rest):
-        keys[-1] += key.shape[1]
-        return attend(query_u, query_v, key, *rest)
+    def counted_add(h, w, *rest):
+        weights[-1] += w.size
+        return add(h, w, *rest)
+
+    def counted_rectify(w, *rest):
+        weights[-1] += w.size
+        return rectify(w, *rest)
 
     with (
-        mock.patch.object(reading, "linear_forward", counted_linear),
-        mock.patch.object(reading, "attend_one", counted_attend),
+        mock.patch.object(one_token, "attention_of_one", counted_attend),
+        mock.patch.object(one_token, "add_product", counted_add),
+        mock.patch.object(one_token, "rectified_product", counted_rectify),
+        # Nothing of a layer is done elsewhere.
+        mock.patch.object(reading, "linear_forward", None),
+        mock.patch.object(reading, "feed_forward_forward", None),
     ):
         for n in range(n_tokens):
-            rows.append(0)
+            weights.append(0)
             keys.append(0)
             reader.log_probs(np.full((1, 1), n % 11))
-    return rows, keys, reader
+    return weights, keys, reader
 
 
 @pytest.mark.parametrize("mem_len", [1, 5, 40])
 def test_a_token_costs_its_own_projections_and_a_look_at_the_memory(mem_len):
-    rows, keys, _ = work_per_token(mem_len, 3 * mem_len + 2)
-    assert set(rows) == {2 * 4}  # W_q, W_k, W_v and W_o of two layers, for one row each
+    weights, keys, _ = work_per_token(mem_len, 3 * mem_len + 2)
+    assert set(weights) == {2 * 6 * 8 * 8}  # W_q, W_k, W_v, W_o, W_1 and W_2 of two layers, once
     assert set(keys) == {2 * (mem_len + 1)}  # linear in M
 
 
 def test_the_cost_does_not_grow_with_what_has_been_read():
-    rows, keys, reader = work_per_token(6, 100, start="empty")
-    size = reader._keys.nbytes
+    weights, keys, reader = work_per_token(6, 100, start="empty")
+    size = reader._keys_t.nbytes
     assert keys[5:] == [2 * 7] * 95
-    assert len(set(rows)) == 1
+    assert len(set(weights)) == 1
     for _ in range(50):
         reader.log_probs(np.zeros((1, 1), int))
-    assert reader._keys.nbytes == size
+    assert reader._keys_t.nbytes == size

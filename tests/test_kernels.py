@@ -14,7 +14,6 @@ from plain import plain, within_bounds
 
 from npxl.kernels import kernel, vectors
 from npxl.kernels.adam import adam_update
-from npxl.kernels.attend_one import attend_one
 from npxl.kernels.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -33,6 +32,7 @@ from npxl.kernels.vectors import (
     LANES,
     TILE_COLUMNS,
     TILE_ROWS,
+    add,
     broadcast,
     largest_lane,
     load,
@@ -71,6 +71,7 @@ def vector_operations(x, y, z, start, at, out):
     store(out, start + 16, zeros(x))
     store(out, start + 24, multiply_add(a, b, load(z, start)))
     store(out, start + 32, maximum(a, b))
+    store(out, start + 40, add(a, b))
     return largest_lane(a)
 
 
@@ -81,8 +82,8 @@ def test_vector_operations(dtype, seed, start, at):
     x, y, z = np.random.default_rng(seed).standard_normal((3, 2, 3, 4)).astype(dtype)
     a, b, c = (array.ravel()[start : start + LANES] for array in (x, y, z))
     expected = np.full((8, 8), 7, dtype)
-    expected.reshape(-1)[start : start + 5 * LANES] = np.concatenate(
-        [a, np.full(LANES, x.flat[at]), np.zeros(LANES), a * b + c, np.maximum(a, b)]
+    expected.reshape(-1)[start : start + 6 * LANES] = np.concatenate(
+        [a, np.full(LANES, x.flat[at]), np.zeros(LANES), a * b + c, np.maximum(a, b), a + b]
     )
     for function in forms(vector_operations):
         out = np.full((8, 8), 7, dtype)
@@ -103,11 +104,11 @@ def test_the_maximum_of_a_pair_with_nan_is_the_second(dtype, place):
             before = spoiled[place]
             spoiled[place] = np.nan
             for function in forms(vector_operations):
-                out = np.zeros(40, dtype)
+                out = np.zeros(48, dtype)
                 function(first, second, first, 0, 0, out)
                 expected = np.full(8, y)  # the larger in all other places
                 expected[place] = second[place]
-                assert_eq(out[32:], expected)
+                assert_eq(out[32:40], expected)
             spoiled[place] = before
 
 
@@ -612,9 +613,9 @@ def test_scatter_add_counts_every_repetition(dtype, seed, n, n_symbols, d):
     table = rng.standard_normal((n_symbols, d)).astype(dtype)
     expected = table.astype(np.float64)
     np.add.at(expected, indices, (3 * rows).astype(np.float64))
-    for add in forms(scatter_add):
+    for scatter in forms(scatter_add):
         actual = table.copy()
-        add(actual, read_only(indices), read_only(rows), dtype(3))
+        scatter(actual, read_only(indices), read_only(rows), dtype(3))
         assert_eq(actual, expected.astype(dtype), rtol=rounding(dtype), atol=rounding(dtype))
 
 
@@ -804,7 +805,6 @@ attention = (f4_4, f4_4, f4_4, f4_3, f4_2, f4_2, f4, i8, rule, pair)
         (layer_norm_rows_backward, (f4_2, f4_2, f4_1, f4_1, f4_2, f4_1, f4_1)),
         (scatter_add, (f4_2, i8_1, f4_2, f4)),
         (adam_update, (*[f4_1] * 4, *[f4] * 8)),
-        (attend_one, (f4_3, f4_3, f4_4, f4_4, f4_3, f4, pair, f4_2, f4_3)),
         (drop, (f4_2, f4_2, rule)),
         (rectify_forward, (f4_3, f4_1, rule)),
         (rectify_backward, (f4_2, f4_2, f4, f4_1)),

@@ -194,11 +194,11 @@ def kernels_called_by(kernel):
 
 # Exchanged, these ask for more room than is needed.
 WASTEFUL = [
-    ("_round_up", "n + size - 1"),
-    ("_pack_transposed", "heads[1] - heads[0]"),
+    ("round_up", "n + size - 1"),
+    ("pack_transposed", "heads[1] - heads[0]"),
     # Two keys more than a block's or a tile's queries see, in cells that are not read or are zero.
-    ("_score", "end - 1"),
-    ("_score", "min(first + TILE_ROWS, n_queries) - 1"),
+    ("_score_positions", "end - 1"),
+    ("_score_positions", "min(first + TILE_ROWS, n_queries) - 1"),
     ("_multiply_by_key", "end - 1"),
     ("_multiply_by_key", "min(first + TILE_ROWS, n_queries) - 1"),
     ("_add_by_key", "end - 1"),
@@ -226,7 +226,7 @@ def attention_gradients(n_queries, n_memory, width, value_width, window, dropatt
     dropout = dropout_cache(dropatt, MaskKey(4, first_stream=3).site("attention_probabilities"))
     _, cache = attention.attend_forward(query, key, value, relative, u, v, window, dropout)
     d_u, d_v = np.ones_like(u), np.ones_like(v)
-    with mock.patch.object(attention, "spread", lambda task, n: task(heads)):
+    with mock.patch.object(attention, "spread", lambda task, n, cost: task(heads)):
         gradients = attention.attend_backward(d_attended, cache, u, v, d_u, d_v)
     return [gradient[..., heads.start : heads.stop, :] for gradient in (*gradients, d_u, d_v)]
 
