@@ -255,7 +255,7 @@ assert called == set(twins), called
         ("evaluate", "fused-attention", ["attend_forward"]),
         ("evaluate", "fused-attention", ["attend_packed"]),
         ("train", "fused-rectifier", ["rectify_forward", "rectify_backward"]),
-        ("generate", "fused-rectifier", ["rectify_forward"]),
+        ("evaluate", "fused-rectifier", ["rectify_forward"]),
         ("train", "fused-norm", ["layer_norm_rows_forward", "layer_norm_rows_backward"]),
         ("evaluate", "fused-norm", ["layer_norm_rows_forward"]),
         ("train", "fused-adam", ["adam_update"]),

@@ -24,6 +24,7 @@ from npxl.kernels.vectors import TILE_COLUMNS
 from npxl.layers.dropout import dropout_rule
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+NO_DROPOUT = {dtype: dropout_rule(None, np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 COMPILED = not numba.config.DISABLE_JIT
 
 
@@ -104,8 +105,8 @@ def check_packed(kernels, memory, dtype, seed):
         for heads in ((0, 1), (1, 3)):  # as two threads would
             kernel(
                 read_only(query), key_t, values, relative_t, n_distances, u, v,
-                dtype(1 / np.sqrt(width)), (first, stop), window, dropout_rule(None, np.dtype(dtype)),
-                heads, attended,
+                dtype(1 / np.sqrt(width)), (first, stop), window, NO_DROPOUT[dtype], heads,
+                attended,
             )  # fmt: skip
         assert_eq(attended, expected, rtol=rounding(dtype), atol=rounding(dtype))
 
@@ -116,6 +117,7 @@ EDGES = [
     (33, 16, 80, 7, 40, 17),  # two blocks, and most distances share one row
     (4, 17, 40, 60, 99, 3),  # more distances than are needed
 ]
+EDGES_OF_ONE = [*EDGES, (1, 3, 50, 60, 47, 64), (1, 3, 36, 9, 99, 130)]
 
 
 @dtypes
@@ -165,7 +167,7 @@ def check_one(kernels, memory, dtype, seed):
 
 
 @dtypes
-@pytest.mark.parametrize("memory", [*EDGES, (1, 3, 50, 60, 47, 64), (1, 3, 36, 9, 99, 130)])
+@pytest.mark.parametrize("memory", EDGES_OF_ONE)
 def test_attention_of_one_at_the_edges_of_tiles(dtype, memory):
     check_one([attention_of_one], memory, dtype, 0)
     with mock.patch.object(vectors, "_in_memory", within_bounds):
@@ -236,7 +238,7 @@ def test_packing_into_a_place_touches_nothing_else(seed, n, width, at):
 f4, i8 = numba.types.float32, numba.types.int64
 f4_1, f4_2, f4_3, f4_4 = (numba.types.Array(f4, ndim, "C") for ndim in (1, 2, 3, 4))
 pair = numba.types.UniTuple(i8, 2)
-rule = numba.typeof(dropout_rule(None, np.dtype(np.float32)))
+rule = numba.typeof(NO_DROPOUT[np.float32])
 
 
 @pytest.mark.skipif(not COMPILED, reason="asks what was compiled")

@@ -15,13 +15,18 @@ import numpy as np
 import pytest
 from plain import plain, within_bounds
 from support import model_for, tokens
+from test_reading_kernels import EDGES, EDGES_OF_ONE, check_one, check_packed
 
 import npxl.kernels
 import npxl.layers
 from npxl import MaskKey, ModelConfig, NpxlError
 from npxl.audit.gradients import gradcheck
 from npxl.kernels import vectors
-from npxl.kernels.relative_attention import relative_attention_heads_backward
+from npxl.kernels.one_token import attention_of_one
+from npxl.kernels.relative_attention import (
+    packed_attention_heads_forward,
+    relative_attention_heads_backward,
+)
 from npxl.layers import attention
 from npxl.layers.dropout import dropout_cache
 from npxl.layers.shaw_attention import ShawWeights
@@ -204,16 +209,43 @@ WASTEFUL = [
     ("_add_by_key", "end - 1"),
     ("_add_by_distance", "end - 1"),
     ("_add_by_distance", "min(first + TILE_ROWS, n_queries) - 1"),
+    # More cells than share a distance, which are overwritten afterwards or not read.
+    ("_score_far_positions", "extent.n_keys - extent.n_distances - (n_queries - 1 - i)"),
+    ("_score_far_positions", "extent.n_keys - extent.n_distances"),
+    ("_score_far_positions", "_MARGIN + start"),
+    # A number that is subtracted from all scores alike, and room behind what is found.
+    ("_attend", "row[j] - maximum"),
+    ("attention_of_one", "row[j] - largest"),
+    ("row_maximum", "row.size - LANES + 1"),
+    ("_weighted_sum", "padded - padded % (8 * LANES)"),
+    # Of dropout, which reading does not have.
+    ("_attend", "(h * n_queries + i) * n_keys + start"),
+    ("_attend", "h * n_queries + i"),
+    ("_attend", "number + j"),
 ]
 
 
-def signs_of_attention():
-    for kernel in kernels_called_by(ATTENTION).values():
+# Of distances that share a column, which training does not have.
+FAR = ("_score_far_positions", "_first_column(end - 1, extent) - shared")
+
+
+def signs_of_kernels(*kernels):
+    """Of those that they call as well, but for the harmless."""
+    called = {}
+    for kernel in kernels:
+        called.update(kernels_called_by(kernel))
+    for kernel in called.values():
         function = ast.parse(inspect.getsource(kernel.py_func)).body[0]
         for n, node in enumerate(signs_of(function)):
             expression = ast.unparse(node)
             if (function.name, expression) not in WASTEFUL:
                 yield sys.modules[kernel.py_func.__module__], function, n, expression
+
+
+def signs_of_attention():
+    for sign in signs_of_kernels(ATTENTION):
+        if sign[1].name not in FAR and sign[3] not in FAR:
+            yield sign
 
 
 def attention_gradients(n_queries, n_memory, width, value_width, window, dropatt, heads):
@@ -274,3 +306,47 @@ def test_every_sign_of_the_attention_kernel_matters(monkeypatch, right, module, 
             assert not is_right(right)
     except (IndexError, ValueError):
         pass  # outside of an array
+
+
+# And those of a reader's kernels
+
+
+READING = {
+    packed_attention_heads_forward: (check_packed, EDGES),
+    attention_of_one: (check_one, EDGES_OF_ONE),
+}
+"""Each with its check and the cases, of which one has to notice."""
+
+
+def signs_of_reading():
+    trained = kernels_called_by(ATTENTION)
+    for sign in signs_of_kernels(*READING):
+        if sign[1].name not in trained or sign[1].name in FAR or sign[3] in FAR:
+            yield sign
+
+
+@pytest.mark.parametrize("kernel", READING, ids=lambda kernel: kernel.__name__)
+def test_a_readers_kernels_as_plain_python_are_right(monkeypatch, kernel):
+    monkeypatch.setattr(vectors, "_in_memory", within_bounds)
+    check, cases = READING[kernel]
+    for memory in cases:
+        check([plain(kernel, _BLOCK=SMALL_BLOCK)], memory, np.float64, 1)
+
+
+@each(signs_of_reading())
+def test_every_sign_of_a_readers_kernels_matters(monkeypatch, module, function, n):
+    wrong = exchanged(module, function, n)
+    wrong.py_func = wrong
+    monkeypatch.setattr(vectors, "_in_memory", within_bounds)
+    for kernel, (check, cases) in READING.items():
+        if function.name not in kernels_called_by(kernel):
+            continue
+        root = wrong if function.name == kernel.__name__ else kernel
+        spoiled = plain(root, _BLOCK=SMALL_BLOCK, **{function.name: wrong})
+        for memory in cases:
+            try:
+                with np.errstate(all="ignore"):
+                    check([spoiled], memory, np.float64, 1)
+            except (AssertionError, IndexError, ValueError):
+                return
+    pytest.fail("nothing noticed")

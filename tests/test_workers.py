@@ -407,8 +407,17 @@ def test_a_forked_process_has_helpers_of_its_own():
 
 def test_few_multiplications_are_not_divided_into_more_parts_than_are_worth_it(monkeypatch):
     monkeypatch.setattr(threads, "_WORTH_SPREADING", 100)
-    for cost, n_parts in ((99, 1), (100, 2), (399, 3), (10**6, 8), (None, 8)):
+    for cost, n_parts in ((99, 1), (199, 1), (200, 2), (399, 3), (10**6, 8), (None, 8)):
         parts = []
         with threads.helpers(7):
             spread(parts.append, 64, cost=cost)
         assert len(parts) == n_parts
+
+
+def test_a_part_is_not_divided_again():
+    parts = []
+    with threads.helpers(3):
+        spread(lambda part: spread(parts.append, len(part)), 8)
+        assert sorted(map(len, parts)) == [2, 2, 2, 2]
+        spread(parts.append, 4)  # but what comes after it is
+    assert len(parts) == 8

@@ -1,15 +1,16 @@
 """Speed, measured: named shapes, the arithmetic they need, and peers in the same run."""
 
 _ALL = ("train", "evaluate", "generate")
+_SEGMENTS = ("train", "evaluate")
 
 OPTIMIZATIONS = {
-    "fused-attention": ("train", "evaluate"),
-    "fused-rectifier": _ALL,
-    "fused-norm": _ALL,
+    "fused-attention": _SEGMENTS,
+    "fused-rectifier": _SEGMENTS,
+    "fused-norm": _SEGMENTS,
     "fused-adam": ("train",),
     "kept-positions": ("train",),
     "kept-memory": _ALL,
-    "workers": _ALL,
+    "workers": _SEGMENTS,
     "one-token": ("generate",),
     "projected-memory": ("evaluate", "generate"),
 }

@@ -49,9 +49,9 @@ def attention_of_one(
             tile[d, column] = _dot(w_k[row], x)
             values[h, last, d] = _dot(w_v[row], x)
         # A = (q + u)ᵀ k + (q + v)ᵀ r; that of key j is at scores[16 + j]
-        _score_positions(query_v, relative_t[h], n_distances, start, stop, scores)
+        _score_distances(query_v, relative_t[h], n_distances, start, stop, scores)
         for j in range(start - start % TILE_COLUMNS, stop, TILE_COLUMNS):
-            _multiply_tile(query_u, key_t[h], j, scores, TILE_COLUMNS + j, True)
+            _multiply_one(query_u, key_t[h], j, scores, TILE_COLUMNS + j, True)
         # a = softmax(A · scale), but for the normalizer
         row = scores[TILE_COLUMNS + start : TILE_COLUMNS + stop]
         largest = row_maximum(row)
@@ -112,7 +112,7 @@ def _dot(x, y):
 
 
 @kernel
-def _score_positions(query_v, relative_t, n_distances, start, stop, scores):
+def _score_distances(query_v, relative_t, n_distances, start, stop, scores):
     """Put (q + v)ᵀ r of the distance to key j into scores[16 + j]."""
     shared = stop - n_distances  # keys whose distance has no column of its own
     if start < shared:
@@ -122,7 +122,7 @@ def _score_positions(query_v, relative_t, n_distances, start, stop, scores):
         scores[TILE_COLUMNS + start : TILE_COLUMNS + shared] = score
     first = max(0, start - shared)
     for r in range(first - first % TILE_COLUMNS, n_distances, TILE_COLUMNS):
-        _multiply_tile(query_v, relative_t, r, scores, TILE_COLUMNS + shared + r, False)
+        _multiply_one(query_v, relative_t, r, scores, TILE_COLUMNS + shared + r, False)
 
 
 @kernel
@@ -180,7 +180,7 @@ def _weighted_sum(weights, values, first, out):
 
 
 @kernel
-def _multiply_tile(x, y_t, column, out, at, accumulate):
+def _multiply_one(x, y_t, column, out, at, accumulate):
     """Sixteen numbers of out from `at` on: xᵀ Y, or that much more.
 
     x [D]; Y are the columns from `column` on of y_t [tiles, D, 16].

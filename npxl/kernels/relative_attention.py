@@ -257,28 +257,22 @@ def _score(query_u, query_v, key_t, relative_t, block, extent, scores):
 
     What lies beside the keys that a query sees is left to chance.
     """
+    if extent.n_distances < extent.n_keys:
+        _score_far_positions(query_v, relative_t, block, extent, scores)
     _score_positions(query_v, relative_t, block, extent, scores)
     _multiply_by_key(query_u, key_t, block, extent, scores, True)
 
 
 @kernel
 def _score_positions(query_v, relative_t, block, extent, scores):
-    """Put (q_i + v)ᵀ r_δ there, with r's first column for all distances that it has no column for.
+    """Put (q_i + v)ᵀ r_δ there, for distances that have a column of their own in r.
 
     By distance: each query's columns lie one further left than the next's.
     """
     n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, width, row_length = query_v.shape[1], relative_t.shape[1], scores.shape[1]
     end = min(block + _BLOCK, n_queries)
-    shared = n_keys - extent.n_distances  # how many columns are for distances with no own row
-    for i in range(block, end):
-        start, _ = _visible(i, extent)
-        stop = shared - (n_queries - 1 - i)
-        if start < stop:
-            score = scores.dtype.type(0)
-            for d in range(width):
-                score += query_v[i, d] * relative_t[0, d, 0]
-            scores[i - block, _MARGIN + start : _MARGIN + stop] = score
+    shared = n_keys - extent.n_distances  # columns of distances that share one
     first_column = max(0, _first_column(end - 1, extent) - shared)
     for r in range(first_column - first_column % TILE_COLUMNS, extent.n_distances, TILE_COLUMNS):
         c = shared + r
@@ -290,6 +284,20 @@ def _score_positions(query_v, relative_t, block, extent, scores):
                     scores, (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first),
                     row_length + 1, width, False,
                 )  # fmt: skip
+
+
+@kernel
+def _score_far_positions(query_v, relative_t, block, extent, scores):
+    """Put (q_i + v)ᵀ r there, with r's first column, for distances that have none of their own."""
+    n_queries, width = extent.n_queries, relative_t.shape[1]
+    for i in range(block, min(block + _BLOCK, n_queries)):
+        start, _ = _visible(i, extent)
+        stop = extent.n_keys - extent.n_distances - (n_queries - 1 - i)
+        if start < stop:
+            score = scores.dtype.type(0)
+            for d in range(width):
+                score += query_v[i, d] * relative_t[0, d, 0]
+            scores[i - block, _MARGIN + start : _MARGIN + stop] = score
 
 
 @kernel

@@ -49,7 +49,7 @@ class TransformerXLReader:
         memory = model.init_memory(batch_size)
         self._start, self._stop = 0, memory.length  # what of the buffers is remembered
         # Room for as much again as is remembered, so that moving it to the front is seldom.
-        self._allocate(batch_size, 2 * config.mem_len)
+        self._keys_t, self._values = self._buffers(batch_size, 2 * config.mem_len)
         self._relative_t: Array = np.empty((config.n_layer, config.n_head, 0, 0, 0), model.dtype)
         self._n_distances = 0
         self._one: OneToken | None = OneToken(model)
@@ -151,15 +151,14 @@ class TransformerXLReader:
             pack_transposed_into(self._keys_t[n, b], heads.start, at, key[b], every)
             pack_into(self._values[n, b], heads.start, at, value[b], every)
 
-    def _allocate(self, batch_size: int, length: int) -> None:
-        """New buffers for that many positions, in whole tiles."""
+    def _buffers(self, batch_size: int, length: int) -> tuple[Array, Array]:
+        """Room for keys [N, B, H, C/16, D, 16] and values [N, B, H, C, D′], C ≥ length."""
         config, dtype = self._model.config, self._model.dtype
         room = round_up(length, TILE_COLUMNS)
         shape = (config.n_layer, batch_size, config.n_head)
         width = round_up(config.d_head, TILE_COLUMNS)
         tiles = (room // TILE_COLUMNS, config.d_head, TILE_COLUMNS)
-        self._keys_t: Array = np.zeros((*shape, *tiles), dtype)  # [N, B, H, C/16, D, 16]
-        self._values: Array = np.zeros((*shape, room, width), dtype)  # [N, B, H, C, D′]
+        return np.zeros((*shape, *tiles), dtype), np.zeros((*shape, room, width), dtype)
 
     def _make_room(self, n_new: int) -> None:
         """Move what is remembered to the front, in whole tiles, when n_new more do not fit."""
@@ -171,7 +170,7 @@ class TransformerXLReader:
         n_tiles = round_up(length, TILE_COLUMNS) // TILE_COLUMNS
         keys_t, values = self._keys_t, self._values
         if length + n_new > values.shape[3]:
-            self._allocate(keys_t.shape[1], length + n_new)
+            self._keys_t, self._values = self._buffers(keys_t.shape[1], length + n_new)
         self._keys_t[:, :, :, :n_tiles] = keys_t[:, :, :, first : first + n_tiles]
         self._values[:, :, :, :length] = values[:, :, :, base : base + length]
         self._start, self._stop = self._start - base, length
