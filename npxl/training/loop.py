@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
+from npxl.config import Loss
 from npxl.data import Streams
 from npxl.errors import NpxlError
 from npxl.inference.evaluation import EvaluationStopped, bits_per_character, evaluate
@@ -29,6 +32,8 @@ from npxl.training.reporting import Reporter, StepReport
 from npxl.training.run import Run
 from npxl.training.schedules import learning_rate
 from npxl.training.workers import Workers
+
+Array = NDArray[Any]
 
 _SAVING_AT_MOST = 1 / 20
 """Part of the time that saving between evaluations may take."""
@@ -167,10 +172,11 @@ class Trainer:
         config, progress = self._config, self.progress
         started = time.perf_counter()
         step = progress.step + 1
-        batch = self._streams.batch(progress.step * config.tgt_len)
+        inputs, targets = self._streams.batch(progress.step * config.tgt_len)
         # Saved between the gradient and the update, a state has proved to have a finite loss.
         memory = self._workers.memory if started >= self._next_save else None
-        result = self._workers.step(*batch, MaskKey(config.seed, step))
+        scored = scored_targets(targets, config.loss)
+        result = self._workers.step(inputs, scored, MaskKey(config.seed, step))
         norm = gradient_norm(result.gradient.flat)
         self._require_finite("loss", result.nll, step)
         self._require_finite("norm of the gradient", norm, step)
@@ -193,7 +199,7 @@ class Trainer:
             ),
         )
         seconds = time.perf_counter() - started
-        self._tokens += batch[1].size
+        self._tokens += targets.size
         self._seconds += seconds
         return StepReport(
             step=step,
@@ -201,7 +207,7 @@ class Trainer:
             nll=result.nll,
             bpc=bits_per_character(result.nll, self._run.corpus.train),
             lr=lr,
-            tokens=batch[1].size,
+            tokens=targets.size,
             seconds=seconds,
         )
 
@@ -315,3 +321,12 @@ class Trainer:
                 f"lower lr (it was {config.lr:g}) or a longer warm-up (warmup_steps was "
                 f"{config.warmup_steps})."
             )
+
+
+def scored_targets(targets: Array, loss: Loss) -> Array:
+    """Of the targets [B, T] of a segment those that the loss is the mean of.
+
+    Half the loss (Dai et al. 2019, table 6) is that of the last ⌈T / 2⌉ positions.  The model reads
+    and remembers the others all the same.
+    """
+    return targets[:, targets.shape[1] // 2 :] if loss == "half" else targets

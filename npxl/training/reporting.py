@@ -40,7 +40,7 @@ class StepReport:
     """The same in bits per character."""
     lr: float
     tokens: int
-    """Predicted in this step."""
+    """Read in this step, of all streams."""
     seconds: float
     """That it took."""
 
