@@ -8,7 +8,6 @@ OPTIMIZATIONS = {
     "fused-rectifier": _SEGMENTS,
     "fused-norm": _SEGMENTS,
     "fused-adam": ("train",),
-    "kept-positions": ("train",),
     "kept-memory": _ALL,
     "workers": _SEGMENTS,
     "one-token": ("generate",),

@@ -17,8 +17,7 @@ from npxl.kernels.random_mask import drop
 from npxl.layers import attention, feed_forward, layer_norm
 from npxl.layers.attention import AttentionWeights, PackedMemory
 from npxl.layers.dropout import DropoutCache, dropout_forward
-from npxl.layers.positions import sinusoid
-from npxl.models import reading, transformer_xl
+from npxl.models import reading
 from npxl.training import optimizers
 
 Array = NDArray[Any]
@@ -196,7 +195,6 @@ WITHOUT: dict[str, Callable[[], None]] = {
     "fused-rectifier": lambda: _replace(feed_forward, rectify_forward, rectify_backward),
     "fused-norm": lambda: _replace(layer_norm, layer_norm_rows_forward, layer_norm_rows_backward),
     "fused-adam": lambda: _replace(optimizers, adam_update),
-    "kept-positions": lambda: setattr(transformer_xl, "sinusoid", sinusoid.__wrapped__),
     "one-token": lambda: setattr(reading, "OneToken", lambda model: None),
     "kept-memory": lambda: setattr(threads, "keep_freed_memory", lambda: False),
 }
