@@ -203,6 +203,8 @@ class TrainConfig:
         that of the whole batch, up to rounding.
     tgt_len
         Tokens of a stream predicted in one step: the segment length T.
+    varlen
+        Draw the segment length of each update anew, around tgt_len.
     loss
         Positions of a segment that training scores: full, all of them; half, the last half, which
         is (T + 1) // 2, each with at least T // 2 tokens before it. Evaluation always scores all.
@@ -262,6 +264,7 @@ class TrainConfig:
     batch_size: int = 8
     batch_chunk: int = 1
     tgt_len: int = 64
+    varlen: bool = False
     loss: Loss = "full"
     steps: int = 5600
     minutes: float | None = None
@@ -310,6 +313,7 @@ class TrainConfig:
         _require_float(self, "lr_min_ratio", minimum=0.0, maximum=1.0)
         _require_float(self, "decay_rate", above=0.0, below=1.0)
         _require_float(self, "save_interval", minimum=0.0)
+        _require_bool(self, "varlen")
         _require_choice(self, "loss", get_args(Loss))
         _require_choice(self, "optimizer", get_args(OptimizerName))
         _require_choice(self, "schedule", get_args(ScheduleName))

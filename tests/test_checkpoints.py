@@ -43,6 +43,7 @@ def example(dtype=np.float32, length=3) -> Checkpoint:
             step=40,
             steps=100,
             evaluated=40,
+            consumed=10**20,
             best=Evaluation(step=20, nll=1 / 3, bpc=0.1, bpb=0.2, ppl=1.4),
             plateau=Plateau(ratio=0.1, best=1 / 3, bad=2),
             tally=Tally(steps=3, nll=4.1, grad_norm=0.7, clipped=2),
@@ -177,6 +178,7 @@ def write_flat_memory(path):
         (partial(write_wrong_progress, step="3"), "without the state of a run"),
         (partial(write_wrong_progress, step=1.5), "without the state of a run"),
         (partial(write_wrong_progress, evaluated=None), "without the state of a run"),
+        (partial(write_wrong_progress, consumed=8.0), "without the state of a run"),
         (partial(write_wrong_progress, steps=[]), "without the state of a run"),
         (partial(write_wrong_progress, tally={"nll": "x"}), "without the state of a run"),
         (partial(write_wrong_progress, plateau={"ratio": None}), "without the state of a run"),
@@ -324,6 +326,20 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, text, change):
     with pytest.raises(NpxlError, match="does not belong to this run") as error:
         Trainer(run)
     assert str(run.last) in str(error.value)
+
+
+@pytest.mark.parametrize("varlen", [False, True])
+def test_a_checkpoint_that_has_read_more_or_less_than_its_segments_is_refused(
+    tmp_path, text, varlen
+):
+    create(tmp_path / "run", text, steps=10, varlen=varlen)
+    run = finish(tmp_path / "run")
+    checkpoint = run.checkpoint()
+    for consumed in (0, 10 * 4, 10 * 24):
+        progress = replace(checkpoint.progress, consumed=consumed)
+        save_checkpoint(run.last, replace(checkpoint, progress=progress))
+        with pytest.raises(NpxlError, match=rf"has read {consumed} tokens in 10 segments, which"):
+            Trainer(run)
 
 
 def test_a_run_with_the_checkpoint_of_another_is_not_described(tmp_path, text):

@@ -44,6 +44,7 @@ BAD = [
     (TrainConfig, "decay_rate", [0, 1, 1.0, -0.5, 2, *NOT_NUMBERS]),
     (TrainConfig, "lr_min_ratio", [-0.1, 1.1, *NOT_NUMBERS]),
     (TrainConfig, "save_interval", [-1.0, *NOT_NUMBERS]),
+    (TrainConfig, "varlen", NOT_BOOLEANS),
     (TrainConfig, "loss", ["none", "", None, 0.5]),
     (TrainConfig, "dtype", ["float16", "double", None]),
     (TrainConfig, "vocabulary", ["byte", "", None]),

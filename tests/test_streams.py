@@ -51,9 +51,9 @@ def test_each_stream_reads_on_where_it_stopped(tokens, batch_size, lengths, ext_
         NaiveReader(tokens.tolist(), stream * n_pairs // batch_size) for stream in range(batch_size)
     ]
     consumed = 0
+    streams = Streams(tokens, batch_size, lengths[0], ext_len)
     for length in lengths:
-        streams = Streams(tokens, batch_size, length, ext_len)
-        inputs, targets = streams.batch(consumed)
+        inputs, targets = streams.batch(consumed, length if consumed else None)
         n_again = min(ext_len, consumed)
         assert inputs.shape == (batch_size, n_again + length)
         assert targets.shape == (batch_size, length)

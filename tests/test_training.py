@@ -26,8 +26,9 @@ from npxl.training.budget import Budget, TimeLeft
 from npxl.training.checkpoints import Progress
 from npxl.training.loop import Diverged, Trainer
 from npxl.training.metrics import MetricsFile, read_metrics
-from npxl.training.reporting import ConsoleReporter, Reporter
+from npxl.training.reporting import ConsoleReporter, Reporter, StepReport
 from npxl.training.run import Run
+from npxl.training.segment_lengths import segment_length
 
 
 @pytest.fixture
@@ -74,18 +75,23 @@ def test_it_learns_more_than_the_frequencies_of_symbols(tmp_path, text):
     assert best.ppl == pytest.approx(math.exp(best.nll))
 
 
-def test_updates_are_those_of_the_equations_written_out(tmp_path, text):
+@pytest.mark.parametrize("varlen", [False, True])
+def test_updates_are_those_of_the_equations_written_out(tmp_path, text, varlen):
     """Streams, masks, memory, clipping, schedule and Adam, without any of training's own code."""
-    run = create(tmp_path / "run", text, workers=1, dtype="float64", clip=0.2, steps=12)
+    options = dict(workers=1, dtype="float64", clip=0.2, steps=12, varlen=varlen)
+    run = create(tmp_path / "run", text, **options)
     assert Trainer(run).run()
 
     model = npxl.TransformerXL(run.model_config, seed=0, dtype=np.float64)
     tokens = np.frombuffer(text.read_bytes(), np.uint8)[: len(run.corpus.train)].astype(int)
     starts = [b * (len(tokens) - 1) // 3 for b in range(3)]
     theta, memory = model.params.flat, model.init_memory(3)
-    m, v = np.zeros_like(theta), np.zeros_like(theta)
+    m, v, read = np.zeros_like(theta), np.zeros_like(theta), 0
     for t in range(1, 13):
-        rows = np.array([np.arange(8) + start + 8 * (t - 1) for start in starts])
+        length = segment_length(t, run.train_config)
+        assert varlen or length == 8
+        rows = np.array([np.arange(length) + start + read for start in starts])
+        read += length
         forward = model.forward(tokens[rows], tokens[rows + 1], memory, rng=npxl.MaskKey(0, t))
         g, memory = model.backward(forward).flat, forward.memory
         g *= min(1, 0.2 / np.linalg.norm(g))
@@ -221,7 +227,7 @@ def test_another_number_of_workers_or_chunks_agrees_to_rounding(tmp_path, text):
 OPTIONS = {
     "adam": {},
     "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.05, clip=None, batch_chunk=2),
-    "adagrad": dict(optimizer="adagrad", lr=0.05, schedule="inv_sqrt"),
+    "adagrad": dict(optimizer="adagrad", lr=0.05, schedule="inv_sqrt", varlen=True),
     "plateau": dict(schedule="plateau", patience=1, decay_rate=0.5, lr=0.05),
 }
 every_kind_of_run = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -516,13 +522,14 @@ def test_a_time_that_is_over_before_anything_is_measured_ends_the_run(monkeypatc
     assert budget.steps_left(61.0) == 0
 
 
-def test_minutes_are_fixed_once(tmp_path, text):
+@pytest.mark.parametrize("options", [*OPTIONS.values(), {"schedule": "constant"}], ids=str)
+def test_minutes_are_fixed_once(tmp_path, text, options):
     class Stop(Reporter):
         def step(self, report):
             if report.steps is not None:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    run = create(tmp_path / "run", text, minutes=0.01, eval_interval=10_000)
+    run = create(tmp_path / "run", text, minutes=0.01, eval_interval=10_000, **options)
     assert run.checkpoint().progress.steps is None
     Trainer(run).run(Stop())
     steps = run.checkpoint().progress.steps
@@ -622,6 +629,16 @@ def test_a_narrow_terminal_keeps_step_and_time_and_its_last_columns(
     assert not any(word in line for word in missing.split())
     assert "━" not in there or len(line) == width - 3
     assert len(line) <= width - 3
+
+
+def test_the_speed_is_that_of_tokens_whatever_the_length_of_a_segment(tmp_path, text):
+    reporter = ConsoleReporter(Console(file=io.StringIO()))
+    reporter.begin(create(tmp_path / "run", text), Progress())
+    for step in range(1, 9):
+        tokens = 300 if step % 2 else 100
+        reporter.step(StepReport(step, 60, 1.0, 1.0, 0.1, tokens, seconds=tokens / 1000))
+        if step > 1:
+            assert "1,000 tok/s" in reporter._lines.training.fields
 
 
 def plain(output):

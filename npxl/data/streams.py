@@ -26,7 +26,7 @@ class Streams:
     batch_size
         Number of streams B.
     tgt_len
-        Pairs of each stream in a batch: the segment length T.
+        Pairs of each stream in a batch, unless another number is asked for: the segment length T.
     ext_len
         Tokens E before each segment that are read again as context.
 
@@ -48,10 +48,13 @@ class Streams:
             if value < minimum:
                 raise NpxlError(f"{name} is {value!r}, but it must be at least {minimum}.")
 
-    def batch(self, consumed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def batch(
+        self, consumed: int, length: int | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The segment that follows after each stream has read `consumed` pairs.
 
-        A pure function: the position in the streams is this one number.
+        A pure function: the position in the streams is this one number.  The segment has `length`
+        pairs, T when not given.
 
         Returns
         -------
@@ -64,7 +67,8 @@ class Streams:
             raise NpxlError(f"consumed is {consumed}, but streams start at 0.")
         n_pairs = len(self.tokens) - 1
         starts = np.arange(self.batch_size) * n_pairs // self.batch_size  # [B]
-        return segment(self.tokens, starts, consumed, self.tgt_len, self.ext_len)
+        length = self.tgt_len if length is None else length
+        return segment(self.tokens, starts, consumed, length, self.ext_len)
 
 
 def segment(

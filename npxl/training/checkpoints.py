@@ -68,6 +68,8 @@ class Progress:
     """Updates of the whole run; None while they are to be measured from a number of minutes."""
     evaluated: int = 0
     """The last step whose evaluation is done."""
+    consumed: int = 0
+    """Tokens that each stream has read."""
     best: Evaluation | None = None
     plateau: Plateau = field(default_factory=Plateau)
     tally: Tally = field(default_factory=Tally)
@@ -154,7 +156,7 @@ def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """The record itself; TypeError when a value is no number, or no whole one where it counts."""
     for name, value in dict(record).items():
-        counts = name in ("step", "steps", "evaluated", "clipped", "bad")
+        counts = name in ("step", "steps", "evaluated", "consumed", "clipped", "bad")
         is_unknown = name in ("steps", "best") and value is None
         if not is_unknown and type(value) not in ((int,) if counts else (int, float)):
             raise TypeError(f"{name} is {value!r}")

@@ -31,6 +31,7 @@ from npxl.training.optimizers import clip_scale, gradient_norm, optimizer_for, r
 from npxl.training.reporting import Reporter, StepReport
 from npxl.training.run import Run
 from npxl.training.schedules import learning_rate
+from npxl.training.segment_lengths import check_consumed, segment_length
 from npxl.training.workers import Workers
 
 Array = NDArray[Any]
@@ -81,6 +82,7 @@ class Trainer:
         try:
             if self._model.config != run.model_config or self._model.dtype != config.dtype:
                 raise NpxlError("Its model is not the one that run.json describes.")
+            check_consumed(checkpoint.progress.consumed, checkpoint.progress.step, config)
             restore(self._optimizer, checkpoint.optimizer, checkpoint.progress.step)
             self._workers.memory = checkpoint.memory
         except NpxlError as error:
@@ -172,7 +174,8 @@ class Trainer:
         config, progress = self._config, self.progress
         started = time.perf_counter()
         step = progress.step + 1
-        inputs, targets = self._streams.batch(progress.step * config.tgt_len)
+        length = segment_length(step, config)
+        inputs, targets = self._streams.batch(progress.consumed, length)
         # Saved between the gradient and the update, a state has proved to have a finite loss.
         memory = self._workers.memory if started >= self._next_save else None
         scored = scored_targets(targets, config.loss)
@@ -191,6 +194,7 @@ class Trainer:
         self.progress = replace(
             progress,
             step=step,
+            consumed=progress.consumed + length,
             tally=Tally(
                 steps=tally.steps + 1,
                 nll=tally.nll + result.nll,

@@ -83,7 +83,8 @@ class ConsoleReporter(Reporter):
         self._live = Live(self._lines, console=console)
         self._left: TimeLeft | None = None
         self._seen = 0.0  # when the last step or score was reported, by time.perf_counter
-        self._loss, self._bpc, self._speed = _Smooth(), _Smooth(), _Smooth()
+        self._loss, self._bpc = _Smooth(), _Smooth()
+        self._tokens, self._seconds = _Smooth(), _Smooth()
 
     def __enter__(self) -> ConsoleReporter:
         if self._console.is_terminal:
@@ -133,7 +134,8 @@ class ConsoleReporter(Reporter):
             f"{self._bpc.add(report.bpc):.3f} bpc",
         ]
         if self._left.add_update(report.seconds):
-            fields.append(f"{report.tokens / self._speed.add(report.seconds):,.0f} tok/s")
+            speed = self._tokens.add(report.tokens) / self._seconds.add(report.seconds)
+            fields.append(f"{speed:,.0f} tok/s")
         fields.append(f"lr {report.lr:.1e}")
         ends = None
         if report.steps is not None:
