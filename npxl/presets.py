@@ -81,6 +81,30 @@ PRESETS: dict[str, Preset] = {
             tgt_len=32, steps=500, warmup_steps=50, eval_interval=250, log_interval=50, lr=5e-3
         ),
     ),
+    "original": Preset(
+        "what train.py of the original PyTorch code does unless told otherwise, on WikiText-103",
+        ModelConfig(
+            vocab_size=267_735,
+            n_layer=12,
+            n_head=10,
+            d_model=500,
+            d_head=50,
+            d_inner=1000,
+            mem_len=0,
+        ),
+        TrainConfig(
+            batch_size=60,
+            tgt_len=70,
+            steps=100_000,
+            lr=2.5e-4,
+            lr_min_ratio=0.0,
+            warmup_steps=0,
+            eval_interval=4000,
+            log_interval=200,
+            seed=1111,
+            vocabulary="words",
+        ),
+    ),
     "enwik8-base": _ENWIK8_BASE,
     "enwik8-large": _ENWIK8_LARGE,
     "text8-base": replace(

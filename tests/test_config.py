@@ -190,6 +190,24 @@ def test_presets_have_as_many_parameters_as_the_released_models(name, parameters
     assert n_parameters(TransformerXL.parameter_shapes(preset(name).model)) == parameters
 
 
+def test_the_original_by_name_has_the_defaults_of_its_train_py():
+    """Those of our defaults that are its too are pinned here, where they might change."""
+    model, train = preset("original").model, preset("original").train
+    expected = dict(
+        n_layer=12, n_head=10, d_head=50, d_model=500, d_inner=1000, dropout=0.0, dropatt=0.0,
+        init_std=0.02, tie_weight=True, pre_lnorm=False, ext_len=0, mem_len=0, attn_window=None,
+        clamp_len=None, attn_type="dai",
+    )  # fmt: skip
+    assert {name: getattr(model, name) for name in expected} == expected
+    expected = dict(
+        optimizer="adam", lr=0.00025, momentum=0.0, beta1=0.9, beta2=0.999, adam_epsilon=1e-8,
+        schedule="cosine", warmup_steps=0, decay_rate=0.5, lr_min_ratio=0.0, clip=0.25,
+        steps=100_000, batch_size=60, batch_chunk=1, tgt_len=70, varlen=False, seed=1111,
+        log_interval=200, eval_interval=4000, patience=0, loss="full",
+    )  # fmt: skip
+    assert {name: getattr(train, name) for name in expected} == expected
+
+
 @given(config=configs())
 def test_parameters_are_counted_by_the_closed_formula(config):
     d, di, width = config.d_model, config.d_inner, config.n_head * config.d_head
