@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from npxl.config import TrainConfig as TrainConfig
     from npxl.data.corpora import load_corpus as load_corpus
     from npxl.errors import NpxlError as NpxlError
+    from npxl.kernels.cross_entropy import IGNORE as IGNORE
     from npxl.layers.dropout import MaskKey as MaskKey
     from npxl.memory import Memory as Memory
     from npxl.models.files import load_model
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: asking the command line for help needs neither numba nor NumPy.
 _HOMES = {
+    "IGNORE": ("npxl.kernels.cross_entropy", "IGNORE"),
     "MaskKey": ("npxl.layers.dropout", "MaskKey"),
     "Memory": ("npxl.memory", "Memory"),
     "ModelConfig": ("npxl.config", "ModelConfig"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, get_args
 
@@ -74,10 +75,24 @@ class ModelConfig:
         Give each layer its own biases u and v instead of one pair for all; only for dai.
     tie_weight
         Use the embedding table as the output layer's weights.
+    d_embed
+        Width of the embeddings, which are projected to d_model if it differs; none: d_model.
+    cutoffs
+        Symbols, in ascending order, at which clusters after the first begin: a rare symbol's
+        probability is that of its cluster times that within it, and only clusters that are met cost
+        anything (adaptive softmax, Grave et al. 2017). Without any, one softmax over all symbols.
+    div_val
+        Symbols of cluster i, counted from 0, have embeddings and output weights of width
+        d_embed // div_val^i, each cluster with projections of its own (Baevski & Auli 2019); 1: one
+        width for all.
+    tie_projs
+        For each cluster, whether its output projection is the embedding's; without any, none is.
     initial_memory
         Memory before the first segment: empty, or mem_len zero vectors that are attended to.
     init_std
         Standard deviation of the normal distribution that parameters are drawn from.
+    proj_init_std
+        Standard deviation of the distribution that projections of embeddings are drawn from.
     layer_norm_epsilon
         Added to the variance in layer normalisation.
     """
@@ -98,8 +113,13 @@ class ModelConfig:
     pre_lnorm: bool = False
     untie_r: bool = False
     tie_weight: bool = True
+    d_embed: int | None = None
+    cutoffs: tuple[int, ...] = ()
+    div_val: int = 1
+    tie_projs: tuple[bool, ...] = ()
     initial_memory: InitialMemory = "empty"
     init_std: float = 0.02
+    proj_init_std: float = 0.01
     layer_norm_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -112,7 +132,8 @@ class ModelConfig:
             _require_int(self, name, minimum=1, maximum=_LARGEST + 1, optional=True)
         for name in ("dropout", "dropatt"):
             _require_float(self, name, minimum=0.0, below=1.0)
-        _require_float(self, "init_std", minimum=0.0)
+        for name in ("init_std", "proj_init_std"):
+            _require_float(self, name, minimum=0.0)
         _require_float(self, "layer_norm_epsilon", above=0.0)
         for name in ("pre_lnorm", "untie_r", "tie_weight"):
             _require_bool(self, name)
@@ -134,6 +155,36 @@ class ModelConfig:
                 "up to clamp_len: give the largest distance of training, tgt_len + mem_len - 1, or "
                 "a shorter one for all further ones to share."
             )
+        self._require_clusters()
+
+    def _require_clusters(self) -> None:
+        """Clusters with symbols, embeddings with a width, and ties of projections that exist."""
+        _require_int(self, "d_embed", minimum=1, optional=True)
+        _require_int(self, "div_val", minimum=1)
+        _require_tuple(self, "cutoffs", int)
+        bounds = (0, *self.cutoffs, self.vocab_size)
+        if any(start >= stop for start, stop in pairwise(bounds)):
+            raise NpxlError(
+                f"cutoffs is {self.cutoffs!r}, but it must be symbols in ascending order, each at "
+                f"least 1 and less than vocab_size, {self.vocab_size}."
+            )
+        if self.cluster_widths[-1] < 1:
+            raise NpxlError(
+                f"div_val is {self.div_val!r}, but it must be less: d_embed, "
+                f"{self.embedding_width}, divided by it {len(self.cutoffs)} times leaves cluster "
+                f"{len(self.cutoffs)} embeddings of no width."
+            )
+        _require_tuple(self, "tie_projs", bool)
+        if self.tie_projs and len(self.tie_projs) != len(self.clusters):
+            raise NpxlError(
+                f"tie_projs is {self.tie_projs!r}, but it must be one value for each of the "
+                f"{len(self.clusters)} clusters, or none at all."
+            )
+        if any(self.tie_projs) and not self.has_projections:
+            raise NpxlError(
+                f"tie_projs is {self.tie_projs!r}, but it must be left out: where div_val is 1 and "
+                "d_embed is d_model there are no projections to tie."
+            )
 
     @property
     def learns_positions(self) -> bool:
@@ -149,6 +200,26 @@ class ModelConfig:
     def shares_biases(self) -> bool:
         """Whether all layers have one pair of biases u and v."""
         return self.attn_type == "dai" and not self.untie_r
+
+    @property
+    def clusters(self) -> tuple[range, ...]:
+        """The symbols of each cluster, the most frequent first; one of all without cutoffs."""
+        return tuple(range(*pair) for pair in pairwise((0, *self.cutoffs, self.vocab_size)))
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the first cluster's embeddings."""
+        return self.d_model if self.d_embed is None else self.d_embed
+
+    @property
+    def cluster_widths(self) -> tuple[int, ...]:
+        """Width d_i of the embeddings and the output weights of each cluster."""
+        return tuple(self.embedding_width // self.div_val**i for i in range(len(self.clusters)))
+
+    @property
+    def has_projections(self) -> bool:
+        """Whether embeddings are projected to d_model, and hidden states to their width."""
+        return self.div_val > 1 or self.embedding_width != self.d_model
 
     def window(self, n_keys: int) -> int:
         """Keys W that a query sees at most where there are n_keys."""
@@ -327,7 +398,8 @@ Config = TypeVar("Config", ModelConfig, TrainConfig)
 
 def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
     """A configuration as plain JSON values."""
-    return asdict(config)
+    values = asdict(config)
+    return {n: list(value) if isinstance(value, tuple) else value for n, value in values.items()}
 
 
 def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
@@ -349,8 +421,7 @@ def checked_int(
     """`value` as an int, NumPy's whole numbers included; None only if it is optional."""
     if optional and value is None:
         return None
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole or value < minimum:
+    if not _is_whole(value) or value < minimum:
         unset = " or none" if optional else ""
         raise NpxlError(
             f"{name} is {value!r}, but it must be a whole number of at least {minimum}{unset}."
@@ -358,6 +429,10 @@ def checked_int(
     if maximum is not None and value > maximum:
         raise NpxlError(f"{name} is {value!r}, but it must be at most {maximum}.")
     return int(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _require_int(
@@ -401,6 +476,18 @@ def _require_float(
     raise NpxlError(
         f"{name} is {value!r}, but it must be a number of {' and '.join(bounds)}{unset}."
     )
+
+
+def _require_tuple(config: Any, name: str, kind: type[int]) -> None:
+    """Whole numbers, or true and false: in a list, as files have them, or in a tuple."""
+    values = getattr(config, name)
+    is_one, several = {
+        int: (_is_whole, "whole numbers"),
+        bool: (lambda value: isinstance(value, bool), "true and false"),
+    }[kind]
+    if not isinstance(values, list | tuple) or not all(map(is_one, values)):
+        raise NpxlError(f"{name} is {values!r}, but it must be a list of {several}.")
+    object.__setattr__(config, name, tuple(map(kind, values)))
 
 
 def _require_bool(config: Any, name: str) -> None:

@@ -14,6 +14,9 @@ from npxl.errors import NpxlError, described
 Array = NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
+_AT_ONCE = 2**20
+"""Numbers drawn at once: those of a table of all words would take as much room again in float64."""
+
 
 class Params(Mapping[str, Array]):
     """A mapping from names to views of one contiguous vector.
@@ -115,15 +118,23 @@ def n_parameters(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-def initialize(params: Params, std: float, seed: int) -> None:
-    """Draw weights, u and v from N(0, std²) and gains from N(1, std²); set biases to zero.
+def initialize(params: Params, std: float, proj_std: float, seed: int) -> None:
+    """Draw weights, u and v from N(0, std²), the projections of embeddings from N(0, proj_std²),
+    and gains from N(1, std²); set biases to zero.
 
     In float64, so that both precisions start from the same numbers.
     """
     rng = np.random.default_rng(seed)
     for name, view in params.items():
         kind = name.rpartition(".")[2]
-        if kind in ("bias", "relative_bias", "b_1", "b_2"):
+        if kind in ("bias", "relative_bias", "cluster_bias", "b_1", "b_2"):
             view[...] = 0
-        else:
-            view[...] = rng.normal(1.0 if kind == "gain" else 0.0, std, view.shape)
+            continue
+        flat = view.reshape(-1)
+        for start in range(0, flat.size, _AT_ONCE):  # the same numbers as all at once
+            part = flat[start : start + _AT_ONCE]
+            part[:] = rng.normal(
+                1.0 if kind == "gain" else 0.0,
+                proj_std if kind == "projection" else std,
+                part.shape,
+            )

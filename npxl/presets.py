@@ -64,6 +64,78 @@ _ENWIK8_LARGE = Preset(
         log_interval=200,
     ),
 )
+_WT103_BASE = Preset(
+    "WikiText-103, 16 layers, 151M parameters: perplexity 24.0 in the paper (Table 1)",
+    ModelConfig(
+        vocab_size=267_735,
+        n_layer=16,
+        n_head=10,
+        d_model=410,
+        d_head=41,
+        d_inner=2100,
+        mem_len=150,
+        dropout=0.1,
+        cutoffs=(20_000, 40_000, 200_000),
+    ),
+    TrainConfig(
+        batch_size=60,
+        tgt_len=150,
+        steps=200_000,
+        lr=2.5e-4,
+        lr_min_ratio=0.0,
+        warmup_steps=0,
+        eval_interval=4000,
+        log_interval=200,
+        vocabulary="words",
+    ),
+)
+_WT103_LARGE = Preset(
+    "WikiText-103, 18 layers, 285M parameters as released: perplexity 18.3 in the paper (Table 1)",
+    ModelConfig(
+        vocab_size=267_735,
+        n_layer=18,
+        n_head=16,
+        d_model=1024,
+        d_head=64,
+        d_inner=4096,
+        mem_len=384,
+        dropout=0.2,
+        dropatt=0.2,
+        cutoffs=(20_000, 40_000, 200_000),
+        div_val=4,
+        tie_projs=(False, True, True, True),
+    ),
+    replace(_WT103_BASE.train, batch_size=128, tgt_len=384, steps=4_000_000, warmup_steps=16_000),
+)
+_LM1B_BASE = Preset(
+    "One Billion Word, 18 layers, 358M parameters as released",
+    replace(
+        _WT103_LARGE.model,
+        vocab_size=793_470,
+        n_head=8,
+        d_head=128,
+        mem_len=32,
+        dropout=0.0,
+        dropatt=0.0,
+        cutoffs=(60_000, 100_000, 640_000),
+        tie_projs=(),
+    ),
+    replace(_WT103_BASE.train, batch_size=224, tgt_len=32, steps=500_000, warmup_steps=20_000),
+)
+_LM1B_LARGE = Preset(
+    "One Billion Word, 24 layers, 0.8B parameters: perplexity 21.8 in the paper (Table 4)",
+    replace(
+        _LM1B_BASE.model,
+        n_layer=24,
+        n_head=16,
+        d_model=1280,
+        d_head=80,
+        d_inner=8192,
+        dropout=0.05,
+        dropatt=0.05,
+    ),
+    replace(_LM1B_BASE.train, batch_size=512, steps=1_200_000, warmup_steps=30_000),
+)
 
 PRESETS: dict[str, Preset] = {
     # Pre-normalization learns faster at this size and rate: compare npxl train --no-pre-lnorm.
@@ -105,6 +177,8 @@ PRESETS: dict[str, Preset] = {
             vocabulary="words",
         ),
     ),
+    "wt103-base": _WT103_BASE,
+    "wt103-large": _WT103_LARGE,
     "enwik8-base": _ENWIK8_BASE,
     "enwik8-large": _ENWIK8_LARGE,
     "text8-base": replace(
@@ -118,6 +192,8 @@ PRESETS: dict[str, Preset] = {
         model=replace(_ENWIK8_LARGE.model, vocab_size=27),
         train=replace(_ENWIK8_LARGE.train, warmup_steps=0),
     ),
+    "lm1b-base": _LM1B_BASE,
+    "lm1b-large": _LM1B_LARGE,
 }
 
 

@@ -6,7 +6,7 @@ digit (Squire & Trapp 1998); where the function is not analytic (max, comparison
 decides.
 
 Equations are those of Dai et al. 2019, section 3.3; positions those of Vaswani et al. 2017, or of
-Shaw et al. 2018.
+Shaw et al. 2018; the output layer that of Grave et al. 2017, with widths as in Baevski & Auli 2019.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def forward(
 ) -> Output:
     """Score one segment.
 
-    inputs [B, E+T] and targets [B, T] int; memory n_layer arrays [B, m, d_model].  The last T
-    positions are scored.  `embedded` [B, E+T, d_model] replaces the embeddings of the inputs.
+    inputs [B, E+T] and targets [B, T] int, −1 for what is not scored; memory n_layer arrays
+    [B, m, d_model].  The last T positions are scored.  `embedded` [B, E+T, d_model] replaces the
+    embeddings of the inputs.
     """
     seen = list(memory)
     if config.attn_window is not None:  # no query looks back further than W − 1 positions
         start = max(0, memory[0].shape[1] - (config.attn_window - 1))
         seen = [states[:, start:] for states in memory]
     n_keys = seen[0].shape[1] + inputs.shape[1]
-    table = params["embedding.weight"]  # [V, d]
     if embedded is None:
-        embedded = math.sqrt(config.d_model) * table[inputs]
+        embedded = np.array([[embedding(params, config, token) for token in row] for row in inputs])
     h = mask("embedding", embedded)  # [B, q, d]
     # All layers and streams share one mask of R, so that it is drawn for a batch of one.
     r = [position(distance, config) for distance in range(n_keys)]  # r[distance] is [d]
@@ -74,14 +74,12 @@ def forward(
         kink = min(kink, layer_kink)
     h = mask("hidden", h)
 
-    weight = table if config.tie_weight else params["softmax.weight"]  # [V, d]
     h = h[:, h.shape[1] - targets.shape[1] :]  # [B, T, d]
-    log_probs = np.array(
-        [[log_softmax(weight @ hidden + params["softmax.bias"]) for hidden in row] for row in h]
-    )  # [B, T, V]
-    nll = np.array(
-        [[-log_probs[b, t, y] for t, y in enumerate(row)] for b, row in enumerate(targets)]
-    )  # [B, T]
+    log_probs = np.array([[adaptive_log_softmax(params, config, x) for x in row] for row in h])
+    nll = np.zeros(targets.shape, log_probs.dtype)  # [B, T]
+    for b, t in np.ndindex(targets.shape):
+        if targets[b, t] != -1:  # what is not scored costs nothing
+            nll[b, t] = -log_probs[b, t, targets[b, t]]
     return Output(nll, log_probs, updated_memory(memory, layer_inputs, config), kink)
 
 
@@ -183,6 +181,57 @@ def learned_row(distance: int, config: ModelConfig) -> int:
     """The row of a learned table; the last one is for distance 0, the first for all beyond."""
     assert config.clamp_len is not None
     return config.clamp_len - min(distance, config.clamp_len)
+
+
+def embedding(params: Mapping[str, Array], config: ModelConfig, token: int) -> Array:
+    """√d P_i E_i[token] with i the cluster of the token, [d]."""
+    first = [0, *config.cutoffs]  # the first symbol of each cluster
+    i = max(n for n in range(len(first)) if first[n] <= token)
+    if config.div_val == 1:  # one table for all
+        x = params["embedding.weight"][token]
+        p = params.get("embedding.projection")
+    else:
+        x = params[f"embedding.{i}.weight"][token - first[i]]
+        p = params[f"embedding.{i}.projection"]
+    if p is not None:
+        x = p @ x  # from [d_i] to [d]
+    y: Array = math.sqrt(config.d_model) * x
+    return y
+
+
+def adaptive_log_softmax(params: Mapping[str, Array], config: ModelConfig, h: Array) -> Array:
+    """log p of every symbol after the hidden state h [d]: [V].
+
+    p(symbol) is that of the head for its own symbols, and for those of another cluster that of the
+    cluster in the head times that of the symbol in the cluster.
+    """
+    first = [0, *config.cutoffs, config.vocab_size]
+    weights = "embedding" if config.tie_weight else "softmax"
+
+    def logits(i: int) -> tuple[Array, Array]:
+        """h at the width of cluster i, [d_i], and the logits of its symbols."""
+        projections = "softmax"
+        if config.tie_projs and config.tie_projs[i]:
+            projections = "embedding"
+        p = params.get(f"{projections}.{i}.projection")
+        if projections == "embedding" and config.div_val == 1:
+            p = params["embedding.projection"]
+        x = h if p is None else p.T @ h
+        if config.div_val == 1:
+            weight = params[f"{weights}.weight"][first[i] : first[i + 1]]
+        else:
+            weight = params[f"{weights}.{i}.weight"]
+        return x, weight @ x + params["softmax.bias"][first[i] : first[i + 1]]
+
+    x, of_symbols = logits(0)
+    if not config.cutoffs:
+        return log_softmax(of_symbols)
+    of_clusters = params["softmax.cluster_weight"] @ x + params["softmax.cluster_bias"]
+    head = log_softmax(np.concatenate([of_symbols, of_clusters]))
+    log_p = list(head[: first[1]])
+    for i in range(1, len(config.cutoffs) + 1):
+        log_p += list(head[first[1] + i - 1] + log_softmax(logits(i)[1]))
+    return np.array(log_p)
 
 
 def position(distance: int, config: ModelConfig) -> Array:

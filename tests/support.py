@@ -46,7 +46,27 @@ def configs(draw, **options):
         drawn["untie_r"] = False
     if drawn["attn_type"] in LEARNED and drawn["clamp_len"] is None:
         drawn["clamp_len"] = draw(st.integers(1, 8))
-    return ModelConfig(**drawn)
+    return ModelConfig(**{**draw(clusters(drawn["vocab_size"], drawn["d_model"])), **drawn})
+
+
+@st.composite
+def clusters(draw, vocab_size, d_model):
+    """The options of clusters of symbols, which depend on one another."""
+    cutoffs = draw(
+        st.sets(st.integers(1, vocab_size - 1), max_size=3) if vocab_size > 1 else st.just(())
+    )
+    div_val = draw(st.sampled_from([1, 2, 4]))
+    narrowest = div_val ** len(cutoffs)
+    d_embed = draw(st.integers(narrowest, narrowest + 5))
+    if d_model >= narrowest and draw(st.booleans()):
+        d_embed = None
+    tie_projs = ()
+    if div_val > 1 or d_embed not in (None, d_model):
+        size = len(cutoffs) + 1
+        tie_projs = draw(st.just(()) | st.lists(st.booleans(), min_size=size, max_size=size))
+    return dict(
+        cutoffs=tuple(sorted(cutoffs)), div_val=div_val, d_embed=d_embed, tie_projs=tuple(tie_projs)
+    )
 
 
 def segmentations(length):

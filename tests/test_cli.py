@@ -26,6 +26,7 @@ import npxl.audit
 from npxl import ModelConfig, NpxlError, TrainConfig
 from npxl.cli import main
 from npxl.cli.options import configured
+from npxl.config import to_dict
 from npxl.inference import evaluate, generate
 from npxl.models import transformer_xl
 from npxl.presets import PRESETS
@@ -99,7 +100,7 @@ def test_help_shows_every_field_with_its_default_and_its_documentation(kind, cap
         assert " ".join(paragraphs[field.name].replace("`", "").split()) in line
         start = PRESETS["default"].model if kind is ModelConfig else PRESETS["default"].train
         default = getattr(start, field.name)
-        default = "none" if default is None else str(default)
+        default = "none" if default in (None, ()) else str(default)
         assert f"[default: {default}]".lower() in line.lower()
 
 
@@ -522,7 +523,7 @@ def test_audit_in_80_columns_of_any_encoding_is_whole(monkeypatch):
 
 
 def test_audit_of_a_wrong_gradient_says_which_and_has_exit_code_1(monkeypatch, capsys):
-    monkeypatch.setattr(transformer_xl, "embedding_backward", lambda dy, tokens, d_table: None)
+    monkeypatch.setattr(transformer_xl, "embedding_backward", lambda *arguments: None)
     monkeypatch.setitem(npxl.audit.configuration._LARGEST, "n_layer", 1)  # sooner done
     assert main(["audit", "--preset", "tiny", "--seed", "7"]) == 1
     verdict, _, origin = capsys.readouterr().out.splitlines()[-3:]
@@ -537,7 +538,7 @@ def test_info_of_a_run(here, capsys):
     assert values["parameters"] == len(model.params.flat)
     embeddings = model.params["embedding.weight"].size
     assert values["parameters_without_embeddings"] == len(model.params.flat) - embeddings
-    assert values["model"] == dataclasses.asdict(model.config)
+    assert values["model"] == to_dict(model.config)
     assert values["train"]["lr"] == 5e-3
     assert (values["step"], values["steps"]) == (30, 30)
     assert values["best"]["step"] in (15, 30)
@@ -557,6 +558,31 @@ def test_info_of_a_run(here, capsys):
     assert best.endswith(f"step {values['best']['step']})")
 
 
+def test_an_adaptive_model_from_words_or_a_file_trains_resumes_and_reads(here, capsys):
+    start = ["train", "text.txt", *SMALL, "--vocabulary", "characters", "--out"]
+    words = ["--cutoffs=3", "--cutoffs=7", "--div-val=2", "--d-embed=8"]
+    assert main([*start, "runs/adaptive", *words, "--tie-projs", "false", "true", "true"]) == 0
+    model = npxl.load("runs/adaptive/best.safetensors")
+    assert (model.config.cutoffs, model.config.tie_projs) == ((3, 7), (False, True, True))
+    Path("adaptive.toml").write_text(
+        "cutoffs = [3, 7]\ndiv_val = 2\ntie_projs = [false, true, true]\nd_embed = 8\n"
+    )
+    assert main([*start, "runs/again", "--config", "adaptive.toml"]) == 0
+    again = npxl.load("runs/again/best.safetensors")
+    assert again.config == model.config
+    np.testing.assert_array_equal(again.params.flat, model.params.flat)
+
+    assert main(["train", "--out", "runs/again", "--resume", "--steps", "40"]) == 0
+    assert main(["eval", "runs/again", "--split", "valid"]) == 0
+    assert main(["generate", "runs/again", "--tokens", "5"]) == 0
+    capsys.readouterr()
+    assert main(["info", "runs/again"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^cutoffs +3 7$", out, re.MULTILINE)
+    assert re.search(r"^tie_projs +false true true$", out, re.MULTILINE)
+    assert main(["audit", "runs/again"]) == 0
+
+
 def test_info_of_presets(capsys):
     assert main(["info"]) == 0
     assert re.findall(r"^([a-z]\S+)", capsys.readouterr().out, re.MULTILINE) == list(PRESETS)
@@ -565,7 +591,7 @@ def test_info_of_presets(capsys):
     assert main(["info", "--preset", "enwik8-large", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["parameters"] == pytest.approx(277e6, rel=0.01)  # Table 2 of the paper
-    assert values["model"] == dataclasses.asdict(PRESETS["enwik8-large"].model)
+    assert values["model"] == to_dict(PRESETS["enwik8-large"].model)
 
 
 # Mistakes
@@ -589,6 +615,7 @@ def mistakes(here):
     Path("misplaced.toml").write_text("[train]\nmem_len = 3\n")
     Path("nested.toml").write_text("steps = " + "[" * 100_000)
     Path("syntax.toml").write_text("n_layer 3\n")
+    Path("string.toml").write_text('cutoffs = "3"\n')
     Path("wrong.toml").write_text('n_layer = "three"\n')
     Path("both.toml").write_text("steps = 3\nminutes = 2\n")
     whole = Path("runs/small/last.safetensors").read_bytes()
@@ -638,6 +665,17 @@ def mistakes(here):
         ("train text.txt --preset=", "no preset ''"),
         ("train text.txt --preset huge", "'huge'.*enwik8-base"),
         ("train text.txt --vocab-size 99", "vocab_size is 99, but text.txt has 256"),
+        (
+            "train text.txt --vocab-size 2 --cutoffs 3",
+            r"cutoffs is \(3,\).*less than vocab_size, 2",
+        ),
+        ("train text.txt --cutoffs 9 999", "cutoffs are 9, 999, but text.txt has only 256 symbols"),
+        ("train text.txt --cutoffs 9 9", "cutoffs is .*ascending order"),
+        ("train text.txt --cutoffs 9.5", 'cutoffs: "9.5" is not a whole number'),
+        ("train text.txt --cutoffs 9 --div-val 2 --tie-projs maybe", '"maybe" for --tie-projs'),
+        ("train text.txt --cutoffs 9 --tie-projs false true", "no projections to tie"),
+        ("train text.txt --cutoffs 9 --div-val 2 --tie-projs true", "each of the 2 clusters"),
+        ("train text.txt --config string.toml", "cutoffs is '3', but it must be a list"),
         ("train text.txt --steps 3 --minutes 2", "steps is 3 and minutes is 2"),
         ("train text.txt --config missing.toml", "missing.toml.*cannot be read"),
         ("train text.txt --config unknown.toml", "sets 'n_layers'.*n_layer"),

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import fields, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,7 +24,15 @@ BAD = [
     (ModelConfig, "mem_len ext_len", [-1, None, *NOT_INTEGERS]),
     (ModelConfig, "attn_window clamp_len", [0, -1, *NOT_INTEGERS]),
     (ModelConfig, "dropout dropatt", [-0.1, 1.0, 1, 2, *NOT_NUMBERS]),
-    (ModelConfig, "init_std", [-0.02, *NOT_NUMBERS]),
+    (ModelConfig, "init_std proj_init_std", [-0.02, *NOT_NUMBERS]),
+    (ModelConfig, "d_embed", [0, -1, *NOT_INTEGERS]),
+    (ModelConfig, "div_val", [0, -1, None, *NOT_INTEGERS]),
+    (
+        ModelConfig,
+        "cutoffs",
+        [None, 3, "3", (0, 3), (-1,), (3, 3), (5, 3), (256,), (3, 999), (1.0,), ("3",), (True,)],
+    ),
+    (ModelConfig, "tie_projs", [None, True, (0,), ("no",), (False, False), (True,)]),
     (ModelConfig, "layer_norm_epsilon", [0.0, -1e-5, *NOT_NUMBERS]),
     (ModelConfig, "pre_lnorm untie_r tie_weight", NOT_BOOLEANS),
     (ModelConfig, "initial_memory", ["zero", "", None, 0]),
@@ -154,7 +163,7 @@ def test_numpys_numbers_become_pythons():
     expected = ModelConfig(n_layer=3, mem_len=7, attn_window=5, dropout=0.25, init_std=0.5)
     assert config == expected
     assert json.dumps(to_dict(config)) == json.dumps(to_dict(expected))
-    plain = {int, float, bool, str, type(None)}
+    plain = {int, float, bool, str, list, type(None)}
     assert {type(value) for value in to_dict(config).values()} == plain
     with pytest.raises(NpxlError, match=r"n_layer is .*0.*, but it must be"):
         ModelConfig(n_layer=np.int64(0))
@@ -184,7 +193,13 @@ def test_an_unknown_preset_is_an_error_that_lists_the_known_ones():
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("enwik8-base", 41_055_436), ("enwik8-large", 277_231_820)],
+    [
+        ("enwik8-base", 41_055_436),
+        ("enwik8-large", 277_231_820),
+        ("wt103-base", 151_107_538),
+        ("wt103-large", 285_170_506),
+        ("lm1b-base", 357_812_065),
+    ],
 )
 def test_presets_have_as_many_parameters_as_the_released_models(name, parameters):
     assert n_parameters(TransformerXL.parameter_shapes(preset(name).model)) == parameters
@@ -219,7 +234,22 @@ def test_parameters_are_counted_by_the_closed_formula(config):
         ),
     }[config.attn_type]
     layers = config.n_layer * (attention + 2 * d * di + di + 5 * d)
-    tables = config.vocab_size * d * (1 if config.tie_weight else 2) + config.vocab_size
+    bounds, d_embed, div_val = (0, *config.cutoffs, config.vocab_size), config.d_embed or d, 1
+    table, projections = 0, []
+    for start, stop in pairwise(bounds):
+        table += (stop - start) * (d_embed // div_val)
+        projections.append(d * (d_embed // div_val))
+        div_val *= config.div_val
+    tables = table * (1 if config.tie_weight else 2) + config.vocab_size
+    tables += len(config.cutoffs) * (d_embed + 1)
+    if config.div_val > 1:
+        tables += sum(projections)
+    elif d_embed != d:
+        tables += d * d_embed
+    else:
+        projections = []
+    ties = config.tie_projs or [False] * len(projections)
+    tables += sum(size for size, tied in zip(projections, ties, strict=True) if not tied)
     assert n_parameters(TransformerXL.parameter_shapes(config)) == layers + biases + tables
 
 

@@ -71,7 +71,7 @@ def test_every_entry_of_one_model(attn_type):
         (attention, "attend_backward", {"layers.0.attention.w_q", "attention.u"}),
         (feed_forward, "linear_backward", {"layers.1.feed_forward.w_1"}),
         (decoder_layer, "layer_norm_backward", {"layers.0.attention_norm.gain", INPUT}),
-        (transformer_xl, "softmax_backward", {"layers.1.feed_forward.w_2"}),
+        (transformer_xl, "adaptive_softmax_backward", {"layers.1.feed_forward.w_2"}),
         (transformer_xl, "embedding_backward", {"embedding.weight"}),
     ],
 )

@@ -34,16 +34,18 @@ from npxl.models import decoder_layer, transformer_xl
 
 # Nothing is shared, so that a parameter's gradient comes from one place.
 CONFIG = ModelConfig(
-    vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=4, mem_len=3, attn_window=3,
-    untie_r=True, tie_weight=False, dropout=0.2, dropatt=0.2,
+    vocab_size=7, cutoffs=(3, 5), div_val=2, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=4,
+    mem_len=3, attn_window=3, untie_r=True, tie_weight=False, dropout=0.2, dropatt=0.2,
 )  # fmt: skip
 
 
 def check(config):
     model = model_for(config)
     shape = (2, 3)
-    _, memory = model.log_probs(tokens(shape, 1), model.init_memory(2))
-    return gradcheck(model, tokens(shape, 2), tokens(shape, 3), memory, MaskKey(4), entries=2)
+    before, inputs, targets = (tokens(shape, seed, config.vocab_size) for seed in (2, 5, 1))
+    assert all(set(text.flat) & set(c) for text in (inputs, targets) for c in config.clusters)
+    _, memory = model.log_probs(before, model.init_memory(2))
+    return gradcheck(model, inputs, targets, memory, MaskKey(4), entries=2)
 
 
 # What a layer adds to a parameter's gradient, or returns, with the other sign
@@ -52,13 +54,14 @@ def check(config):
 def flipped(function, part):
     """`function` with the sign of one part of its result flipped: of "return", or what it adds."""
     signature = inspect.signature(function)
-    argument, _, field = part.partition(".")
+    argument, *fields = part.split(".")
 
     def wrong(*arguments, **options):
         if part == "return":
             return -function(*arguments, **options)
         grad = signature.bind(*arguments, **options).arguments[argument]
-        grad = getattr(grad, field) if field else grad
+        for field in fields:
+            grad = grad[int(field)] if field.isdigit() else getattr(grad, field)
         before = grad.copy()
         result = function(*arguments, **options)
         grad[...] = 2 * before - grad
@@ -84,11 +87,19 @@ def flipped(function, part):
         ),
         ("layer_norm_backward", "d_gain", "layers.?.*_norm.gain"),
         ("layer_norm_backward", "d_bias", "layers.?.*_norm.bias"),
-        ("softmax_backward", "d_weight", "softmax.weight"),
-        ("softmax_backward", "d_bias", "softmax.bias"),
-        ("embedding_backward", "d_table", "embedding.weight"),
+        ("adaptive_softmax_backward", "grads.0.outputs.0.weight", "softmax.0.weight"),
+        ("adaptive_softmax_backward", "grads.1.outputs.0.weight", "softmax.1.weight"),
+        ("adaptive_softmax_backward", "grads.2.projection", "softmax.2.projection"),
+        ("adaptive_softmax_backward", "grads.1.outputs.0.bias", "softmax.bias"),
+        ("adaptive_softmax_backward", "grads.0.outputs.1.weight", "softmax.cluster_weight"),
+        ("adaptive_softmax_backward", "grads.0.outputs.1.bias", "softmax.cluster_bias"),
+        *(
+            ("embedding_backward", f"grads.{i}.{name}", f"embedding.{i}.{tensor}")
+            for i in range(3)
+            for name, tensor in (("table", "weight"), ("projection", "projection"))
+        ),
         # All that lies below, in the order of the forward pass.
-        ("softmax_backward", "return", "input embedding.* layers.*"),
+        ("adaptive_softmax_backward", "return", "input embedding.* layers.*"),
         ("feed_forward_backward", "return", "input embedding.* layers.0.* layers.1.attention*"),
         ("relative_attention_backward", "return", "input embedding.* layers.0.*"),
         # Twice a layer, or at both ends: below the second the sign is right again.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numerical import assert_eq, central_difference, leading_shapes, read_only, seeds, widths
 
 from npxl import reference
-from npxl.layers.embedding import embedding_backward, embedding_forward
+from npxl.layers.embedding import EmbeddingCluster, embedding_backward, embedding_forward
 from npxl.layers.softmax import log_softmax, softmax_backward, softmax_forward
 
 symbols = st.integers(1, 7)
@@ -24,9 +24,9 @@ def draw(seed, leading, n_symbols, d):
 
 def gradients(hidden, targets, weight, bias, dnll):
     """d_hidden, d_weight, d_bias."""
-    _, cache = softmax_forward(hidden, targets, weight, bias)
+    _, cache = softmax_forward(hidden, targets, (weight, bias))
     d_weight, d_bias = np.zeros_like(weight), np.zeros_like(bias)
-    return softmax_backward(dnll, cache, weight, d_weight, d_bias), d_weight, d_bias
+    return softmax_backward(dnll, cache, [(weight, bias)], [(d_weight, d_bias)]), d_weight, d_bias
 
 
 def layer_of(logits):
@@ -42,8 +42,8 @@ def test_forward_equals_the_reference(seed, leading, n_symbols, d):
         log_p[row] = reference.log_softmax(weight @ hidden[row] + bias)
         nll[row] = -log_p[(*row, targets[row])]
     hidden, targets, weight, bias = map(read_only, (hidden, targets, weight, bias))
-    assert_eq(softmax_forward(hidden, targets, weight, bias)[0], nll, rtol=1e-13, atol=1e-14)
-    assert_eq(log_softmax(hidden, weight, bias), log_p, rtol=1e-13, atol=1e-14)
+    assert_eq(softmax_forward(hidden, targets, (weight, bias))[0], nll, rtol=1e-13, atol=1e-14)
+    assert_eq(log_softmax(hidden, (weight, bias)), log_p, rtol=1e-13, atol=1e-14)
 
 
 @given(seeds, leading_shapes, symbols, widths)
@@ -52,7 +52,7 @@ def test_backward_equals_central_differences(seed, leading, n_symbols, d):
     actual = gradients(*map(read_only, (hidden, targets, weight, bias, dnll)))
     for variable, gradient in zip((hidden, weight, bias), actual, strict=True):
         expected = central_difference(
-            lambda: softmax_forward(hidden, targets, weight, bias)[0], variable, dnll
+            lambda: softmax_forward(hidden, targets, (weight, bias))[0], variable, dnll
         )
         assert_eq(gradient, expected, rtol=1e-8, atol=1e-8)
 
@@ -63,8 +63,8 @@ def test_backward_adds_to_the_gradients(seed, leading, n_symbols, d):
     d_hidden, *fresh = gradients(hidden, targets, weight, bias, dnll)
     _, _, *before, _ = draw(seed + 1, leading, n_symbols, d)
     after = [b.copy() for b in before]
-    _, cache = softmax_forward(hidden, targets, weight, bias)
-    assert_eq(softmax_backward(read_only(dnll), cache, weight, *after), d_hidden)
+    _, cache = softmax_forward(hidden, targets, (weight, bias))
+    assert_eq(softmax_backward(read_only(dnll), cache, [(weight, bias)], [after]), d_hidden)
     for a, b, expected in zip(after, before, fresh, strict=True):
         assert_eq(a - b, expected, rtol=1e-13, atol=1e-14)
 
@@ -77,12 +77,14 @@ def test_tied_weights_receive_the_gradients_of_both_uses(seed, leading, n_symbol
     tokens[1] = tokens[0]  # every token occurs twice
 
     def tied(table_in=table, table_out=table):
-        return softmax_forward(embedding_forward(tokens, table_in), targets, table_out, bias)
+        return softmax_forward(
+            embedding_forward(tokens, [EmbeddingCluster(table_in)]), targets, (table_out, bias)
+        )
 
     _, cache = tied()
     d_table, d_bias = np.zeros_like(table), np.zeros_like(bias)
-    d_hidden = softmax_backward(dnll, cache, table, d_table, d_bias)
-    embedding_backward(d_hidden, tokens, d_table)
+    d_hidden = softmax_backward(dnll, cache, [(table, bias)], [(d_table, d_bias)])
+    embedding_backward(d_hidden, tokens, [EmbeddingCluster(table)], [EmbeddingCluster(d_table)])
     assert_eq(d_table, central_difference(lambda: tied()[0], table, dnll), rtol=1e-7, atol=1e-8)
 
     other = table.copy()
@@ -97,9 +99,9 @@ def test_probabilities_sum_to_one_and_their_gradients_to_zero(dtype, seed, leadi
     hidden, targets, weight, bias, dnll = draw(seed, leading, n_symbols, d)
     hidden, weight, bias, dnll = (a.astype(dtype) for a in (hidden, weight, bias, dnll))
     precision = 8 * np.finfo(dtype).eps
-    _, cache = softmax_forward(hidden, targets, weight, bias)
+    _, cache = softmax_forward(hidden, targets, (weight, bias))
     np.testing.assert_allclose(cache.probabilities.sum(-1), 1, atol=precision)
-    total = np.exp(log_softmax(hidden, weight, bias)).sum(-1)
+    total = np.exp(log_softmax(hidden, (weight, bias))).sum(-1)
     np.testing.assert_allclose(total, 1, atol=2 * precision)
     _, _, d_bias = gradients(hidden, targets, weight, bias, dnll)
     assert abs(d_bias.sum()) <= 2 * precision * max(1, np.abs(dnll).sum())
@@ -112,16 +114,16 @@ def test_a_shift_of_all_logits_changes_nothing(dtype, seed, n, n_symbols):
     rng = np.random.default_rng(seed)
     logits = rng.integers(-9, 9, size=(n, n_symbols)).astype(dtype)
     targets = rng.integers(n_symbols, size=n)
-    nll, cache = softmax_forward(logits, targets, *layer_of(logits)[1:])
-    log_p = log_softmax(*layer_of(logits))
+    nll, cache = softmax_forward(logits, targets, layer_of(logits)[1:])
+    log_p = log_softmax(logits, layer_of(logits)[1:])
     for shift in (-10_000, 10_000):
         shifted = logits + dtype(shift)
         hidden, weight, bias = layer_of(shifted)
-        shifted_nll, shifted_cache = softmax_forward(hidden, targets, weight, bias)
+        shifted_nll, shifted_cache = softmax_forward(hidden, targets, (weight, bias))
         precision = 4 * np.finfo(dtype).eps
         assert_eq(shifted_nll, nll, rtol=precision, atol=precision)
         assert_eq(shifted_cache.probabilities, cache.probabilities, rtol=precision)
-        assert_eq(log_softmax(hidden, weight, bias), log_p, rtol=precision, atol=precision)
+        assert_eq(log_softmax(hidden, (weight, bias)), log_p, rtol=precision, atol=precision)
 
 
 @dtypes
@@ -130,10 +132,10 @@ def test_extreme_logits_stay_finite_and_right(dtype):
     hidden, weight, bias = layer_of(logits)
     log_2, log_3 = np.log([2.0, 3.0])
     expected = np.array([[0, -2e4, -1e4], [-log_3] * 3, [-log_2, -log_2, -2e4 - log_2]])
-    assert_eq(log_softmax(hidden, weight, bias), expected.astype(dtype), rtol=1e-7)
+    assert_eq(log_softmax(hidden, (weight, bias)), expected.astype(dtype), rtol=1e-7)
     for j in range(3):
         targets = np.full(3, j)
-        nll, cache = softmax_forward(hidden, targets, weight, bias)
+        nll, cache = softmax_forward(hidden, targets, (weight, bias))
         assert_eq(nll, -expected[:, j].astype(dtype), rtol=2e-7)
         # What is nothing in exact arithmetic may be float32's smallest normal number here.
         probabilities = np.exp(expected).astype(dtype)
@@ -146,7 +148,7 @@ def test_extreme_logits_stay_finite_and_right(dtype):
 @dtypes
 def test_a_certain_prediction_costs_exactly_nothing(dtype):
     logits = np.array([[1e4, 0.0]], dtype)
-    nll, _ = softmax_forward(logits, np.array([0]), *layer_of(logits)[1:])
+    nll, _ = softmax_forward(logits, np.array([0]), layer_of(logits)[1:])
     assert nll[0] == 0
 
 
@@ -154,9 +156,10 @@ def test_a_certain_prediction_costs_exactly_nothing(dtype):
 def test_nan_in_a_hidden_state_stays_in_its_row(dtype):
     hidden, targets, weight, bias, _ = draw(2, (3, 2), 5, 4)
     hidden, weight, bias = (a.astype(dtype) for a in (hidden, weight, bias))
-    clean = softmax_forward(hidden, targets, weight, bias)[0], log_softmax(hidden, weight, bias)
+    output = (weight, bias)
+    clean = softmax_forward(hidden, targets, output)[0], log_softmax(hidden, output)
     hidden[1, 0, 2] = np.nan
-    poisoned = softmax_forward(hidden, targets, weight, bias)[0], log_softmax(hidden, weight, bias)
+    poisoned = softmax_forward(hidden, targets, output)[0], log_softmax(hidden, output)
     for actual, expected in zip(poisoned, clean, strict=True):
         assert np.isnan(actual[1, 0]).all()
         actual[1, 0] = expected[1, 0]
@@ -169,8 +172,8 @@ def test_nan_in_one_logit_makes_its_row_nan(dtype, symbol):
     hidden, targets, weight, bias, dnll = draw(3, (2,), 5, 4)
     hidden, weight, bias, dnll = (a.astype(dtype) for a in (hidden, weight, bias, dnll))
     bias[symbol] = np.nan
-    nll, cache = softmax_forward(hidden, targets, weight, bias)
-    for output in (nll, cache.probabilities, log_softmax(hidden, weight, bias)):
+    nll, cache = softmax_forward(hidden, targets, (weight, bias))
+    for output in (nll, cache.probabilities, log_softmax(hidden, (weight, bias))):
         assert np.isnan(output).all()
     for gradient in gradients(hidden, targets, weight, bias, dnll):
         assert np.isnan(gradient).all()
@@ -184,8 +187,8 @@ def test_float32_stays_float32(seed, leading, n_symbols, d):
     def run(dtype):
         arrays = [a.astype(dtype) for a in (hidden, weight, bias, dnll)]
         h, w, b, d = arrays
-        nll, _ = softmax_forward(h, targets, w, b)
-        return nll, log_softmax(h, w, b), *gradients(h, targets, w, b, d)
+        nll, _ = softmax_forward(h, targets, (w, b))
+        return nll, log_softmax(h, (w, b)), *gradients(h, targets, w, b, d)
 
     for actual, expected in zip(run(np.float32), run(np.float64), strict=True):
         assert_eq(actual, expected.astype(np.float32), rtol=2e-6, atol=2e-6)
@@ -205,8 +208,8 @@ def test_arrays_with_strides():
         return np.array(a.T, order="C").T
 
     arrays = [strided(a) for a in (hidden, targets, weight, bias, dnll)]
-    nll, _ = softmax_forward(hidden, targets, weight, bias)
-    assert_eq(softmax_forward(*arrays[:4])[0], nll, rtol=1e-14)
+    nll, _ = softmax_forward(hidden, targets, (weight, bias))
+    assert_eq(softmax_forward(*arrays[:2], arrays[2:4])[0], nll, rtol=1e-14)
     expected = gradients(hidden, targets, weight, bias, dnll)
     for a, e in zip(gradients(*arrays), expected, strict=True):
         assert_eq(a, e, rtol=1e-13)

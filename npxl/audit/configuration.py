@@ -26,6 +26,8 @@ _LARGEST = {
     "clamp_len": 4,
     "ext_len": 1,
 }
+# Embeddings of the fourth cluster have width 8 // 2³.
+_MOST_CUTOFFS, _DIV_VAL, _D_EMBED = 3, 2, 8
 # Parameters as small as a fresh model's would leave gradients too small to tell from rounding.
 _INIT_STD = 0.4
 _BATCH_SIZE = 2
@@ -88,7 +90,8 @@ def audit(config: ModelConfig, seed: int = 0, console: Console | None = None) ->
 def scaled_down(config: ModelConfig) -> ModelConfig:
     """The same form with every size cut to what can be checked entry by entry.
 
-    The window keeps its relation to the memory: W ≤ mem_len + 1 or not.
+    The window keeps its relation to the memory: W ≤ mem_len + 1 or not.  The vocabulary is cut
+    into equal clusters, and embeddings are projected if they were.
     """
     sizes = {
         name: min(value, largest)
@@ -99,4 +102,14 @@ def scaled_down(config: ModelConfig) -> ModelConfig:
         within = config.attn_window <= config.mem_len + 1
         longest = sizes["mem_len"] + (1 if within else 2)
         sizes["attn_window"] = min(config.attn_window, longest)
-    return replace(config, **sizes, init_std=_INIT_STD)
+    n_clusters = min(len(config.clusters), _MOST_CUTOFFS + 1)
+    return replace(
+        config,
+        **sizes,
+        cutoffs=tuple(sizes["vocab_size"] * i // n_clusters for i in range(1, n_clusters)),
+        div_val=min(config.div_val, _DIV_VAL),
+        d_embed=_D_EMBED if config.has_projections else None,
+        tie_projs=config.tie_projs[:n_clusters],
+        init_std=_INIT_STD,
+        proj_init_std=_INIT_STD,
+    )

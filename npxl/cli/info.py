@@ -65,12 +65,12 @@ def _of_preset(name: str) -> dict[str, Any]:
 
 
 def _size(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
+    from npxl.models.ends import tables
     from npxl.models.transformer_xl import TransformerXL
     from npxl.params import n_parameters
 
     shapes = TransformerXL.parameter_shapes(model)
-    of_symbols = ("embedding.weight", "softmax.weight")
-    others = {name: shape for name, shape in shapes.items() if name not in of_symbols}
+    others = {name: shape for name, shape in shapes.items() if name not in tables(model)}
     return {
         "parameters": n_parameters(shapes),
         "parameters_without_embeddings": n_parameters(others),

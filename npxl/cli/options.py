@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token, convert
 
@@ -42,19 +42,26 @@ def options_of(
     defaults = {**to_dict(start.model), **to_dict(start.train)}
 
     def parameter(field: dataclasses.Field[Any]) -> Parameter:
-        optional = type(None) in get_args(hints[field.name])
         about = field.metadata.get("about", "")
         group: dict[str, Any] = {"group": groups[about]} if groups and about in groups else {}
+        hint, several = hints[field.name], dict[str, Any]()
+        convert_tokens: Callable[..., Any] = converted
+        if get_origin(hint) is tuple:
+            several = {"consume_multiple": True, "negative": ""}
+            convert_tokens = _converted_several
+        elif type(None) in get_args(hint):
+            convert_tokens = _converted_or_none
         return Parameter(
             show_default=default or shown(defaults[field.name]),
-            converter=_converted_or_none if optional else converted,
+            converter=convert_tokens,
+            **several,
             **group,
         )
 
     options = cast(Any, TypedDict)(
         f"{kind.__name__}Options",
         {
-            field.name: Annotated[hints[field.name], parameter(field)]
+            field.name: Annotated[_as_typed(hints[field.name]), parameter(field)]
             for field in dataclasses.fields(kind)
             if not names or field.name in names
         },
@@ -62,6 +69,11 @@ def options_of(
     )
     options.__doc__ = kind.__doc__
     return options
+
+
+def _as_typed(hint: Any) -> Any:
+    """The type of an option whose field has this one: cyclopts takes no words for several bools."""
+    return tuple[Literal["true", "false"], ...] if hint == tuple[bool, ...] else hint
 
 
 def converted(kind: Any, tokens: Sequence[Token]) -> Any:
@@ -76,10 +88,21 @@ def _converted_or_none(kind: Any, tokens: Sequence[Token]) -> Any:
     return None if tokens[0].value == "none" else converted(kind, tokens)
 
 
+def _converted_several(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
+    """Values one after another, or the word for no value at all."""
+    if [token.value for token in tokens] == ["none"]:
+        return ()
+    (one, _) = get_args(kind)
+    values = tuple(converted(one, [token]) for token in tokens)
+    return tuple(value == "true" for value in values) if one is not int else values
+
+
 def shown(value: Any) -> str:
-    """A value as it is written on the command line and in a file."""
-    if value is None:
+    """A value as it is written on the command line."""
+    if value is None or value == []:
         return "none"
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -110,10 +133,19 @@ def configured(
         if "steps" in layer:
             values["minutes"] = None
         values.update(layer)
+    chosen = {name for layer in layers for name in layer}
+    if "vocab_size" not in chosen:  # that of the corpus takes its place
+        values["vocab_size"] = max(values["vocab_size"], *_after(values["cutoffs"]))
     model, train = (
         from_dict(kind, {name: values[name] for name in _names(kind)}) for kind in _TABLES.values()
     )
-    return model, train, {name for layer in layers for name in layer}
+    return model, train, chosen
+
+
+def _after(cutoffs: Any) -> list[int]:
+    """Sizes of a vocabulary in which there are these symbols; what is no symbol has none."""
+    symbols = cutoffs if isinstance(cutoffs, list | tuple) else ()
+    return [0, *(symbol + 1 for symbol in symbols if isinstance(symbol, int))]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -7,12 +7,21 @@ import numpy as np
 from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
 
+IGNORE = -1
+"""The target of a position that is not scored, such as padding: it has no loss and no gradient."""
+
 
 @kernel
 def cross_entropy_forward(logits, targets, nll):
-    """Overwrite logits a [N, V] by p = softmax(a), and nll [N] by log Σ_j e^{a_j} − a_target."""
+    """Overwrite logits a [N, V] by p = softmax(a), and nll [N] by log Σ_j e^{a_j} − a_target.
+
+    Where the target is IGNORE, nll is 0 and the logits stay.
+    """
     zero, one = logits.dtype.type(0), logits.dtype.type(1)
     for n in range(logits.shape[0]):
+        if targets[n] == IGNORE:
+            nll[n] = zero
+            continue
         row = logits[n]
         target_logit = row[targets[n]]
         largest = row[0]
@@ -31,10 +40,13 @@ def cross_entropy_forward(logits, targets, nll):
 
 @kernel
 def cross_entropy_backward(probabilities, targets, dnll, d_logits):
-    """Write da_j = (p_j − [j = target]) · dnll into d_logits [N, V]."""
+    """Write da_j = (p_j − [j = target]) · dnll into d_logits [N, V], 0 for the target IGNORE."""
     for n in range(probabilities.shape[0]):
         p = probabilities[n]
         row = d_logits[n]
+        if targets[n] == IGNORE:
+            row[:] = 0
+            continue
         for j in range(p.size):
             row[j] = p[j] * dnll[n]
         row[targets[n]] -= dnll[n]

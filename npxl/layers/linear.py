@@ -12,13 +12,16 @@ from npxl.threads import spread
 Array = NDArray[Any]
 
 
-def linear_forward(x: Array, weight: Array, bias: Array | None = None) -> Array:
+def linear_forward(
+    x: Array, weight: Array, bias: Array | None = None, out: Array | None = None
+) -> Array:
     """y = x Wᵀ + b.
 
-    x [..., D], weight [E, D], bias [E]; returns y [..., E].  The backward pass needs only x.
+    x [..., D], weight [E, D], bias [E]; returns y [..., E], which is written to `out` [n, E] if
+    given.  The backward pass needs only x.
     """
     rows = x.reshape(-1, x.shape[-1])  # [n, D]
-    y: Array = np.empty((len(rows), len(weight)), x.dtype)
+    y: Array = np.empty((len(rows), len(weight)), x.dtype) if out is None else out
 
     def task(part: range) -> None:
         columns = slice(part.start, part.stop)

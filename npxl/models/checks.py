@@ -9,33 +9,35 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
 from npxl.errors import NpxlError, described
+from npxl.kernels.cross_entropy import IGNORE
 from npxl.memory import Memory
 from npxl.params import Params, check_shapes
 
 Array = NDArray[Any]
 
 
-def checked_tokens(name: str, tokens: Array, vocab_size: int) -> Array:
+def checked_tokens(name: str, tokens: Array, vocab_size: int, or_ignore: bool = False) -> Array:
     """Token ids below vocab_size as an array of int64 [B, q]; a copy, which a backward pass reads
-    when the caller's array may have changed."""
+    when the caller's array may have changed.  With or_ignore, some may be IGNORE instead."""
     tokens = _as_array(name, tokens)
     if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
         raise NpxlError(
             f"{name} have shape {tokens.shape} and type {tokens.dtype}; they must be whole "
             "numbers [batch, length] with at least one of each."
         )
-    if tokens.min() < 0 or tokens.max() >= vocab_size:
+    if tokens.min() < (IGNORE if or_ignore else 0) or tokens.max() >= vocab_size:
+        ignored = f", and {IGNORE} is for what is not scored" if or_ignore else ""
         raise NpxlError(
             f"{name} go from {tokens.min()} to {tokens.max()}, but the vocabulary has the "
-            f"symbols 0 to {vocab_size - 1}."
+            f"symbols 0 to {vocab_size - 1}{ignored}."
         )
     return tokens.astype(np.int64)
 
 
 def checked_segment(inputs: Array, targets: Array, vocab_size: int) -> tuple[Array, Array]:
-    """Inputs [B, E+T], and the targets [B, T] of the last T of them."""
+    """Inputs [B, E+T], and the targets [B, T], or IGNORE, of the last T of them."""
     inputs = checked_tokens("inputs", inputs, vocab_size)
-    targets = checked_tokens("targets", targets, vocab_size)
+    targets = checked_tokens("targets", targets, vocab_size, or_ignore=True)
     if len(targets) != len(inputs) or targets.shape[1] > inputs.shape[1]:
         raise NpxlError(
             f"targets have shape {targets.shape} and inputs {inputs.shape}; they need as many "
@@ -86,10 +88,10 @@ def check_streams(inputs: Array, batch_size: int) -> None:
         )
 
 
-def checked_cotangent(dnll: Array | None, nll: Array) -> Array:
-    """dnll [B, T] in the precision of nll; that of the mean when there is none."""
+def checked_cotangent(dnll: Array | None, nll: Array, n_scored: int) -> Array:
+    """dnll [B, T] in the precision of nll; that of the mean of n_scored when there is none."""
     if dnll is None:
-        return np.full(nll.shape, 1 / nll.size, nll.dtype)
+        return np.full(nll.shape, 1 / max(1, n_scored), nll.dtype)
     dnll = _as_array("dnll", dnll)
     if dnll.shape != nll.shape:
         raise NpxlError(f"dnll has shape {dnll.shape}, but nll has {nll.shape}.")

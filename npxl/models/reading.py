@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from npxl.kernels.packing import pack_into, pack_transposed, pack_transposed_into, round_up
 from npxl.kernels.vectors import TILE_COLUMNS
+from npxl.layers.adaptive_softmax import adaptive_log_softmax, adaptive_softmax_forward
 from npxl.layers.attention import PackedMemory, attend_packed
 from npxl.layers.feed_forward import feed_forward_forward
 from npxl.layers.layer_norm import layer_norm_forward
 from npxl.layers.linear import linear_forward
 from npxl.layers.positions import sinusoid
-from npxl.layers.softmax import log_softmax, softmax_forward
 from npxl.memory import selected
 from npxl.models.checks import check_streams, checked_segment, checked_tokens
 from npxl.models.one_token import OneToken
@@ -59,18 +59,15 @@ class TransformerXLReader:
     def log_probs(self, inputs: Array) -> Array:
         """log p of every symbol after each of the inputs [B, q]: [B, q, V], in nats."""
         hidden = self._read(inputs)
-        params = self._model.params
-        return log_softmax(hidden, self._model.output_weight(params), params["softmax.bias"])
+        return adaptive_log_softmax(hidden, self._model.softmax(self._model.params))
 
     def score(self, inputs: Array, targets: Array) -> Array:
         """Negative log-likelihood of the targets [B, T] of the last T of the inputs, in nats."""
         inputs, targets = checked_segment(inputs, targets, self._model.config.vocab_size)
         hidden = self._read(inputs)
-        params = self._model.params
         scored = hidden[:, hidden.shape[1] - targets.shape[1] :]
-        weight = self._model.output_weight(params)
-        nll, _ = softmax_forward(scored, targets, weight, params["softmax.bias"])
-        return nll
+        clusters = self._model.softmax(self._model.params)
+        return adaptive_softmax_forward(scored, targets, clusters)[0]
 
     def select(self, rows: Sequence[int] | slice | Array) -> None:
         """Go on with some of the streams, in the given order."""

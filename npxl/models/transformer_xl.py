@@ -11,6 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from npxl.config import ModelConfig, checked_int, from_dict, to_dict
 from npxl.errors import NpxlError, described
+from npxl.layers.adaptive_softmax import (
+    AdaptiveSoftmaxCache,
+    SoftmaxCluster,
+    adaptive_log_softmax,
+    adaptive_softmax_backward,
+    adaptive_softmax_forward,
+)
 from npxl.layers.dropout import (
     DropoutCache,
     MaskKey,
@@ -19,9 +26,9 @@ from npxl.layers.dropout import (
     mask_key,
     site_of,
 )
-from npxl.layers.embedding import embedding_backward, embedding_forward
+from npxl.layers.embedding import EmbeddingCluster, embedding_backward, embedding_forward
 from npxl.layers.positions import sinusoid
-from npxl.layers.softmax import SoftmaxCache, log_softmax, softmax_backward, softmax_forward
+from npxl.layers.softmax import n_scored
 from npxl.memory import Memory
 from npxl.models import Reader, Rng
 from npxl.models.checks import (
@@ -39,6 +46,12 @@ from npxl.models.decoder_layer import (
     decoder_layer_forward,
     layer_weights,
     layers_shapes,
+)
+from npxl.models.ends import (
+    embedding_shapes,
+    embedding_weights,
+    softmax_shapes,
+    softmax_weights,
 )
 from npxl.models.files import save_model
 from npxl.models.plain_reader import PlainReader
@@ -69,10 +82,11 @@ class TransformerXLForward:
     memory: Memory
     inputs: Array  # [B, q]
     stack: StackCache
-    softmax: SoftmaxCache
+    n_scored: int  # targets that are not to be ignored
+    softmax: AdaptiveSoftmaxCache
 
     def __repr__(self) -> str:
-        shape, mean = list(self.nll.shape), self.nll.mean()
+        shape, mean = list(self.nll.shape), self.nll.sum() / max(1, self.n_scored)
         memory = f"memory of {self.memory.length}"
         return f"TransformerXLForward(nll {shape}, mean {mean:.4g} nats, {memory})"
 
@@ -90,8 +104,8 @@ class TransformerXL:
     config
         Shape and semantics.
     seed
-        Of the initial parameters: weights, u and v from N(0, init_std²), gains from
-        N(1, init_std²), biases zero, as in the original code.
+        Of the initial parameters: weights, u and v from N(0, init_std²), projections of embeddings
+        from N(0, proj_init_std²), gains from N(1, init_std²), biases zero, as in the original code.
     dtype
         Precision of parameters and all arithmetic: float32, or float64 for audits.
     params
@@ -119,7 +133,8 @@ class TransformerXL:
         shapes = self.parameter_shapes(config)
         if params is None:
             params = Params(shapes, dtype=dtype)
-            initialize(params, config.init_std, checked_int("seed", seed, minimum=0, maximum=None))
+            seed = checked_int("seed", seed, minimum=0, maximum=None)
+            initialize(params, config.init_std, config.proj_init_std, seed)
         check_shapes(params.shapes, shapes)
         self.params = params
 
@@ -137,13 +152,7 @@ class TransformerXL:
 
         A weight is stored as [outputs, inputs].
         """
-        d = config.d_model
-        shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, d)}
-        shapes |= layers_shapes(config)
-        if not config.tie_weight:
-            shapes["softmax.weight"] = (config.vocab_size, d)
-        shapes["softmax.bias"] = (config.vocab_size,)
-        return shapes
+        return {**embedding_shapes(config), **layers_shapes(config), **softmax_shapes(config)}
 
     def reconfigured(self, **changes: Any) -> TransformerXL:
         """The same parameters, not copied, under `config` with some fields replaced.
@@ -197,7 +206,8 @@ class TransformerXL:
         inputs
             [B, E+T] int: the segment, after E tokens that are read again as context.
         targets
-            [B, T] int: the tokens that follow the last T inputs.
+            [B, T] int: the tokens that follow the last T inputs, or `npxl.IGNORE`, whose nll and
+            gradient are 0.
         memory
             Of the segments before; of any length.
         rng
@@ -224,11 +234,9 @@ class TransformerXL:
         check_embedded(embedded, (*inputs.shape, self.config.d_model), self.dtype)
         hidden, states, stack = self.stack_forward(embedded, memory, mask_key(rng))
         scored = hidden[:, hidden.shape[1] - targets.shape[1] :]  # [B, T, d]
-        nll, softmax = softmax_forward(
-            scored, targets, self.output_weight(self.params), self.params["softmax.bias"]
-        )
+        nll, softmax = adaptive_softmax_forward(scored, targets, self.softmax(self.params))
         memory = memory.updated(states, self.config.mem_len, self.config.ext_len)
-        return TransformerXLForward(nll, memory, inputs, stack, softmax)
+        return TransformerXLForward(nll, memory, inputs, stack, n_scored(targets), softmax)
 
     def backward(
         self,
@@ -243,7 +251,8 @@ class TransformerXL:
         fwd
             What `forward` returned.
         dnll
-            [B, T] cotangent; 1 / (B · T) everywhere, the gradient of the mean, when not given.
+            [B, T] cotangent; when not given that of the mean, one over the number of targets that
+            are not to be ignored.
         grads
             Where to add the gradient; new zeros when not given.
 
@@ -261,7 +270,9 @@ class TransformerXL:
             grads = self.params.zeros_like()
         check_grads(grads, self.params)
         d_embedded = self._backward(fwd, dnll, grads)
-        embedding_backward(d_embedded, fwd.inputs, grads["embedding.weight"])
+        embedding_backward(
+            d_embedded, fwd.inputs, self.embedding(self.params), self.embedding(grads)
+        )
         return grads
 
     def input_gradient(self, fwd: TransformerXLForward, dnll: Array | None = None) -> Array:
@@ -277,14 +288,14 @@ class TransformerXL:
             When the inputs are not tokens of the vocabulary.
         """
         inputs = checked_tokens("inputs", inputs, self.config.vocab_size)
-        return embedding_forward(inputs, self.params["embedding.weight"])
+        return embedding_forward(inputs, self.embedding(self.params))
 
     def _backward(self, fwd: TransformerXLForward, dnll: Array | None, grads: Params) -> Array:
         """Everything down to the embedded inputs, whose gradient [B, q, d] is returned."""
-        d_scored = softmax_backward(
-            checked_cotangent(dnll, fwd.nll), fwd.softmax, self.output_weight(self.params),
-            self.output_weight(grads), grads["softmax.bias"],
-        )  # fmt: skip
+        dnll = checked_cotangent(dnll, fwd.nll, fwd.n_scored)
+        d_scored = adaptive_softmax_backward(
+            dnll, fwd.softmax, self.softmax(self.params), self.softmax(grads)
+        )
         d_hidden = np.zeros((*fwd.inputs.shape, self.config.d_model), self.dtype)  # [B, q, d]
         d_hidden[:, d_hidden.shape[1] - d_scored.shape[1] :] = d_scored
         return self.stack_backward(d_hidden, fwd.stack, grads)
@@ -312,7 +323,7 @@ class TransformerXL:
         inputs = checked_tokens("inputs", inputs, self.config.vocab_size)
         check_memory(memory, self.config, len(inputs), self.dtype)
         hidden, states, _ = self.stack_forward(self.embed(inputs), memory, None)
-        log_p = log_softmax(hidden, self.output_weight(self.params), self.params["softmax.bias"])
+        log_p = adaptive_log_softmax(hidden, self.softmax(self.params))
         return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)
 
     def reader(self, batch_size: int) -> Reader:
@@ -375,6 +386,10 @@ class TransformerXL:
         """Views of layer n's parameters, or of their gradients."""
         return layer_weights(params, n, self.config)
 
-    def output_weight(self, params: Params) -> Array:
-        """The output layer's weights: the embedding table itself when they are tied."""
-        return params["embedding.weight" if self.config.tie_weight else "softmax.weight"]
+    def embedding(self, params: Params) -> tuple[EmbeddingCluster, ...]:
+        """Views of the embedding's parameters, or of their gradients."""
+        return embedding_weights(params, self.config)
+
+    def softmax(self, params: Params) -> tuple[SoftmaxCluster, ...]:
+        """Views of the output layer's parameters, or of their gradients."""
+        return softmax_weights(params, self.config)

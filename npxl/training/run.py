@@ -117,7 +117,7 @@ class Run:
         _require_evaluations(corpus, train_config)
         run = cls(
             folder=folder,
-            model_config=replace(model_config, vocab_size=corpus.vocab.size),
+            model_config=_for_corpus(model_config, corpus),
             train_config=replace(train_config, workers=train_config.workers or available_cores()),
             corpus_source=_lasting(corpus_source),
             fingerprint=corpus.fingerprint,
@@ -347,6 +347,17 @@ def _errors_of_the_user(folder: Path) -> Iterator[None]:
         raise NpxlError(
             f"No run can be made in {folder} ({error.strerror}): choose another folder with --out."
         ) from error
+
+
+def _for_corpus(config: ModelConfig, corpus: Corpus) -> ModelConfig:
+    """With a vocabulary of the size of the corpus's, in which the cutoffs must lie."""
+    size = corpus.vocab.size
+    if config.cutoffs and config.cutoffs[-1] >= size:
+        raise NpxlError(
+            f"cutoffs are {', '.join(map(str, config.cutoffs))}, but {corpus.name} has only {size} "
+            f"symbols in {corpus.vocab.kind}: choose lower cutoffs, or none."
+        )
+    return replace(config, vocab_size=size)
 
 
 def _require_two_symbols(corpus: Corpus) -> None:

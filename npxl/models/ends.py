@@ -1,0 +1,107 @@
+"""Both ends of a model: symbols become vectors, and hidden states become probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from npxl.config import ModelConfig
+from npxl.layers.adaptive_softmax import SoftmaxCluster
+from npxl.layers.embedding import EmbeddingCluster
+from npxl.layers.softmax import OutputWeights
+
+Array = NDArray[Any]
+Shapes = dict[str, tuple[int, ...]]
+
+
+def embedding_shapes(config: ModelConfig) -> Shapes:
+    """Names and shapes of the embedding's tensors."""
+    shapes = _table_shapes("embedding", config)
+    if config.has_projections:
+        for i, width in enumerate(config.cluster_widths):
+            shapes[_embedding_projection(config, i)] = (config.d_model, width)
+    return shapes
+
+
+def softmax_shapes(config: ModelConfig) -> Shapes:
+    """Names and shapes of the output layer's own tensors, without those of the embedding."""
+    shapes = {} if config.tie_weight else _table_shapes("softmax", config)
+    shapes["softmax.bias"] = (config.vocab_size,)
+    n_tails = len(config.cutoffs)
+    if n_tails:
+        shapes["softmax.cluster_weight"] = (n_tails, config.embedding_width)
+        shapes["softmax.cluster_bias"] = (n_tails,)
+    for i, width in enumerate(config.cluster_widths):
+        name = _softmax_projection(config, i)
+        if name is not None and name not in embedding_shapes(config):
+            shapes[name] = (config.d_model, width)
+    return shapes
+
+
+def tables(config: ModelConfig) -> set[str]:
+    """Names of the tensors that have a row for each symbol of the vocabulary, or of a cluster."""
+    parts = ("embedding",) if config.tie_weight else ("embedding", "softmax")
+    return {name for part in parts for name in _table_shapes(part, config)}
+
+
+def embedding_weights(
+    params: Mapping[str, Array], config: ModelConfig
+) -> tuple[EmbeddingCluster, ...]:
+    """Views of the embedding's parameters, or of their gradients.
+
+    Where all clusters have one width they are one table.
+    """
+    tables = [params[name] for name in _table_shapes("embedding", config)]
+    if not config.has_projections:
+        return tuple(map(EmbeddingCluster, tables))
+    return tuple(
+        EmbeddingCluster(table, params[_embedding_projection(config, i)])
+        for i, table in enumerate(tables)
+    )
+
+
+def softmax_weights(params: Mapping[str, Array], config: ModelConfig) -> tuple[SoftmaxCluster, ...]:
+    """Views of the output layer's parameters, or of their gradients.
+
+    What is tied is a view of the embedding's, so that both uses add to one gradient.
+    """
+    part = "embedding" if config.tie_weight else "softmax"
+    tables = [params[name] for name in _table_shapes(part, config)]
+    if config.div_val == 1:  # one table of all symbols
+        tables = [tables[0][symbols.start : symbols.stop] for symbols in config.clusters]
+    clusters = []
+    for i, (table, symbols) in enumerate(zip(tables, config.clusters, strict=True)):
+        outputs = [OutputWeights(table, params["softmax.bias"][symbols.start : symbols.stop])]
+        if i == 0 and config.cutoffs:
+            outputs.append(
+                OutputWeights(params["softmax.cluster_weight"], params["softmax.cluster_bias"])
+            )
+        name = _softmax_projection(config, i)
+        clusters.append(SoftmaxCluster(tuple(outputs), None if name is None else params[name]))
+    return tuple(clusters)
+
+
+def _table_shapes(part: str, config: ModelConfig) -> Shapes:
+    """The tables with a row for each symbol: one for each width."""
+    if config.div_val == 1:
+        return {f"{part}.weight": (config.vocab_size, config.embedding_width)}
+    return {
+        f"{part}.{i}.weight": (len(symbols), width)
+        for i, (symbols, width) in enumerate(
+            zip(config.clusters, config.cluster_widths, strict=True)
+        )
+    }
+
+
+def _embedding_projection(config: ModelConfig, i: int) -> str:
+    return "embedding.projection" if config.div_val == 1 else f"embedding.{i}.projection"
+
+
+def _softmax_projection(config: ModelConfig, i: int) -> str | None:
+    """Name of the projection to the width of cluster i, the embedding's if they are tied."""
+    if not config.has_projections:
+        return None
+    tied = config.tie_projs[i] if config.tie_projs else False
+    return _embedding_projection(config, i) if tied else f"softmax.{i}.projection"
