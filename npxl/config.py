@@ -20,7 +20,8 @@ Loss = Literal["full", "half"]
 Precision = Literal["float32", "float64"]
 OptimizerName = Literal["adam", "sgd", "adagrad"]
 ScheduleName = Literal["cosine", "inv_sqrt", "plateau", "constant"]
-VocabularyKind = Literal["bytes", "characters", "words"]
+DatasetName = Literal["text", "wt103", "enwik8", "text8", "lm1b", "ptb"]
+VocabularyKind = Literal["bytes", "characters", "words", "symbols", "subwords"]
 
 _LARGEST = 2**31 - 1
 """The largest number in a configuration: sums and products of two fit where arrays are indexed."""
@@ -326,10 +327,15 @@ class TrainConfig:
         Threads that share the streams; none: one for each processor core.
     dtype
         Precision of parameters and arithmetic: float32 or float64.
+    dataset
+        How the text lies in files, becomes words and is scored: as any text, or as a benchmark.
     vocabulary
-        What a token is: bytes, characters or words.
+        What a token is: bytes, characters, words, symbols (the bytes that occur, without newlines)
+        or subwords (of a tokenizer); none: what the dataset is read in, which is bytes for a text.
     min_count
-        Words seen less often than this in the training split become `<unk>`.
+        Words seen less often than this become unknown; none: the dataset's, 1 for a text.
+    tokenizer
+        Path of a Hugging Face tokenizer.json, for subwords; needs the extra tokenizers.
     """
 
     batch_size: int = 8
@@ -357,11 +363,13 @@ class TrainConfig:
     seed: int = 0
     workers: int | None = None
     dtype: Precision = "float32"
-    vocabulary: VocabularyKind = field(default="bytes", metadata=_ABOUT_TEXT)
-    min_count: int = field(default=1, metadata=_ABOUT_TEXT)
+    dataset: DatasetName = field(default="text", metadata=_ABOUT_TEXT)
+    vocabulary: VocabularyKind | None = field(default=None, metadata=_ABOUT_TEXT)
+    min_count: int | None = field(default=None, metadata=_ABOUT_TEXT)
+    tokenizer: str | None = field(default=None, metadata=_ABOUT_TEXT)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "tgt_len", "steps", "min_count"):
+        for name in ("batch_size", "tgt_len", "steps"):
             _require_int(self, name, minimum=1)
         _require_int(self, "batch_chunk", minimum=1)
         if self.batch_chunk > self.batch_size:
@@ -374,7 +382,8 @@ class TrainConfig:
         for name in ("warmup_steps", "patience"):
             _require_int(self, name, minimum=0)
         _require_int(self, "seed", minimum=0, maximum=None)
-        _require_int(self, "workers", minimum=1, optional=True)
+        for name in ("workers", "min_count"):
+            _require_int(self, name, minimum=1, optional=True)
         _require_float(self, "minutes", above=0.0, optional=True)
         for name in ("lr", "adam_epsilon"):
             _require_float(self, name, above=0.0)
@@ -389,7 +398,13 @@ class TrainConfig:
         _require_choice(self, "optimizer", get_args(OptimizerName))
         _require_choice(self, "schedule", get_args(ScheduleName))
         _require_choice(self, "dtype", get_args(Precision))
-        _require_choice(self, "vocabulary", get_args(VocabularyKind))
+        _require_choice(self, "dataset", get_args(DatasetName))
+        _require_choice(self, "vocabulary", get_args(VocabularyKind), optional=True)
+        if self.tokenizer is not None and not (self.tokenizer and isinstance(self.tokenizer, str)):
+            raise NpxlError(
+                f"tokenizer is {self.tokenizer!r}, but it must be the path of a tokenizer.json or "
+                "none."
+            )
         _require_that_options_have_an_effect(self)
 
 
@@ -496,10 +511,13 @@ def _require_bool(config: Any, name: str) -> None:
         raise NpxlError(f"{name} is {value!r}, but it must be true or false.")
 
 
-def _require_choice(config: Any, name: str, choices: tuple[str, ...]) -> None:
+def _require_choice(
+    config: Any, name: str, choices: tuple[str, ...], optional: bool = False
+) -> None:
     value = getattr(config, name)
-    if value not in choices:
-        raise NpxlError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}.")
+    if value not in choices and not (optional and value is None):
+        unset = " or none" if optional else ""
+        raise NpxlError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}{unset}.")
 
 
 def _require_that_options_have_an_effect(config: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from npxl.config import ModelConfig, TrainConfig
+from npxl.config import DatasetName, ModelConfig, TrainConfig
+from npxl.datasets import DATASETS
 from npxl.errors import NpxlError
 
 
@@ -17,10 +18,16 @@ class Preset:
     train: TrainConfig
 
 
+def _vocab_size(dataset: DatasetName) -> int:
+    size = DATASETS[dataset].vocab_size
+    assert size is not None
+    return size
+
+
 _ENWIK8_BASE = Preset(
     "enwik8, 12 layers, 41M parameters: 1.06 bits per byte in the paper (Table 2)",
     ModelConfig(
-        vocab_size=204,
+        vocab_size=_vocab_size("enwik8"),
         n_layer=12,
         n_head=8,
         d_model=512,
@@ -30,6 +37,7 @@ _ENWIK8_BASE = Preset(
         dropout=0.1,
     ),
     TrainConfig(
+        dataset="enwik8",
         batch_size=22,
         tgt_len=512,
         steps=400_000,
@@ -43,7 +51,7 @@ _ENWIK8_BASE = Preset(
 _ENWIK8_LARGE = Preset(
     "enwik8, 24 layers, 277M parameters: 0.99 bits per byte in the paper (Table 2)",
     ModelConfig(
-        vocab_size=204,
+        vocab_size=_vocab_size("enwik8"),
         n_layer=24,
         n_head=8,
         d_model=1024,
@@ -54,6 +62,7 @@ _ENWIK8_LARGE = Preset(
         dropatt=0.15,
     ),
     TrainConfig(
+        dataset="enwik8",
         batch_size=64,
         tgt_len=768,
         steps=400_000,
@@ -184,13 +193,14 @@ PRESETS: dict[str, Preset] = {
     "text8-base": replace(
         _ENWIK8_BASE,
         summary="text8, 12 layers: enwik8-base for 27 symbols",
-        model=replace(_ENWIK8_BASE.model, vocab_size=27),
+        model=replace(_ENWIK8_BASE.model, vocab_size=_vocab_size("text8")),
+        train=replace(_ENWIK8_BASE.train, dataset="text8"),
     ),
     "text8-large": replace(
         _ENWIK8_LARGE,
         summary="text8, 24 layers: 1.08 bits per character in the paper (Table 3)",
-        model=replace(_ENWIK8_LARGE.model, vocab_size=27),
-        train=replace(_ENWIK8_LARGE.train, warmup_steps=0),
+        model=replace(_ENWIK8_LARGE.model, vocab_size=_vocab_size("text8")),
+        train=replace(_ENWIK8_LARGE.train, dataset="text8", warmup_steps=0),
     ),
     "lm1b-base": _LM1B_BASE,
     "lm1b-large": _LM1B_LARGE,

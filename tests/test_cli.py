@@ -128,7 +128,8 @@ def test_help_names_the_arguments_and_puts_the_text_before_model_and_training(ca
     names = [name for name in panels[::2] if name.endswith("options")]
     assert names == ["Text options", "Model options", "Training options"]
     text = panels[2 * panels[::2].index("Text options") + 1]
-    assert re.findall(r"│ (--[\w-]+) ", text) == ["--vocabulary", "--min-count"]
+    names = ["--dataset", "--vocabulary", "--min-count", "--tokenizer"]
+    assert re.findall(r"│ (--[\w-]+) ", text) == names
     assert "Preset to show: default" in help_of(capsys, monkeypatch, "info")
     assert "Preset to check: default" in help_of(capsys, monkeypatch, "audit")
 
@@ -268,13 +269,15 @@ def test_eval_reports_the_scores_of_every_token(here, capsys):
     out, err = capsys.readouterr()
     values = json.loads(out)
     assert err == ""
-    assert list(values) == ["split", "tokens", "nll", "bpc", "bpb", "ppl", "tokens_per_second"]
+    names = ["split", "unit", "tokens", "nll", "bpc", "bpb", "ppl", "tokens_per_second"]
+    assert list(values) == names
 
     text = Path("text.txt").read_bytes()
     tokens = np.frombuffer(text[len(text) * 95 // 100 :], np.uint8)
     model = npxl.load("runs/small/best.safetensors")
     expected = evaluate(model, tokens, tgt_len=8)
     assert values["split"] == "test"
+    assert values["unit"] == "bpc"
     assert values["tokens"] == expected.tokens == len(tokens) - 1
     assert values["nll"] == pytest.approx(expected.nll, rel=1e-6)
     assert values["bpc"] == values["bpb"] == pytest.approx(values["nll"] / math.log(2))
@@ -346,8 +349,9 @@ def test_eval_of_a_whole_file_is_one_stretch_and_of_a_folder_file_by_file(here, 
     assert scored("folder") == pytest.approx(expected(b"cab dad cab", b"a bar"), rel=1e-6)
     assert main(["eval", "runs/small", "short.txt", "--split", "all"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[:3]] == [
-        ["text", "short.txt"], ["split", "all"], ["tokens", "7"],
+    assert [line.split() for line in lines[:4]] == [
+        ["text", "short.txt"], ["split", "all"], ["scored", "in", "bits", "per", "character"],
+        ["tokens", "7"],
     ]  # fmt: skip
 
 
@@ -632,7 +636,8 @@ def mistakes(here):
     shutil.copytree("runs/small", "runs/mixed")
     config = ModelConfig(n_layer=1, n_head=1, d_model=2, d_head=2, d_inner=2)
     npxl.TransformerXL(config).save("runs/mixed/best.safetensors")
-    Path("runs/mixed/vocabulary.json").write_text('{"kind": "characters", "alphabet": "abc"}')
+    shutil.copytree("runs/small", "runs/alien")
+    Path("runs/alien/vocabulary.json").write_text('{"kind": "characters", "alphabet": "abc"}')
     shutil.copytree("runs/small", "runs/nested")
     Path("runs/nested/vocabulary.json").write_text("[" * 100_000)
     return here
@@ -704,12 +709,13 @@ def mistakes(here):
         ("eval runs/small --tgt-len 99999999999999999999", "tgt_len is 9+, but .* at most"),
         ("eval runs/small --mem-len 99999999999999999999", "mem_len is 9+, but .* at most"),
         ("eval runs/small --workers 1.5", "not a whole number"),
+        ("eval runs/alien", "vocabulary.json does not belong to this run"),
         ("eval runs/mixed", "best.safetensors does not belong to this run"),
         ("eval runs/small --workers 0", "workers is 0"),
         ("eval runs/small --n-layer 3", "--n-layer"),
         ("generate runs/none", "no run in runs/none"),
         ("generate runs/garbage", "best.safetensors is damaged"),
-        ("generate runs/mixed --checkpoint last", "vocabulary.json does not belong to this run"),
+        ("generate runs/alien", "vocabulary.json does not belong to this run"),
         ("generate runs/nested", "vocabulary.json cannot be read as JSON"),
         ("generate runs/small --mem-len 99999999999999999999", "mem_len is 9+, but .* at most"),
         ("generate runs/small --tokens 1.5", "not a whole number"),

@@ -39,11 +39,11 @@ BAD = [
     (ModelConfig, "attn_type", ["Dai", "alrfou", "", None, 0]),
     (
         TrainConfig,
-        "batch_size batch_chunk tgt_len steps eval_interval log_interval min_count",
+        "batch_size batch_chunk tgt_len steps eval_interval log_interval",
         [0, -1, None, *NOT_INTEGERS],
     ),
     (TrainConfig, "warmup_steps patience seed", [-1, None, *NOT_INTEGERS]),
-    (TrainConfig, "workers", [0, -1, *NOT_INTEGERS]),
+    (TrainConfig, "workers min_count", [0, -1, *NOT_INTEGERS]),
     (TrainConfig, "clip", [0, -1e-3, "0.1", True, math.nan, math.inf, -math.inf]),
     (TrainConfig, "minutes", [0, -1.0, "5", True, math.nan, math.inf]),
     (TrainConfig, "lr adam_epsilon", [0, -1e-3, *NOT_NUMBERS]),
@@ -56,7 +56,9 @@ BAD = [
     (TrainConfig, "varlen", NOT_BOOLEANS),
     (TrainConfig, "loss", ["none", "", None, 0.5]),
     (TrainConfig, "dtype", ["float16", "double", None]),
-    (TrainConfig, "vocabulary", ["byte", "", None]),
+    (TrainConfig, "dataset", ["wikitext", "", None]),
+    (TrainConfig, "vocabulary", ["byte", ""]),
+    (TrainConfig, "tokenizer", ["", 3, True]),
 ]
 CASES = [
     (kind, name, value) for kind, names, values in BAD for name in names.split() for value in values

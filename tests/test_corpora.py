@@ -3,20 +3,18 @@
 import errno
 import hashlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from texts import LINE, entries, memory_growth, only_on_linux, real, splits_of, written
 
-from npxl.data import CharacterVocabulary, WordVocabulary, load_corpus, sources
+from npxl.data import CharacterVocabulary, WordVocabulary, layouts, load_corpus, sources
+from npxl.datasets import DATASETS
 from npxl.errors import NpxlError
 
-BESIDE = Path(__file__).parents[1] / ".." / "shared" / "data"
-DATA = Path(os.environ.get("NPXL_TEST_DATA") or BESIDE)
 KINDS = ("bytes", "characters", "words")
 
 
@@ -27,32 +25,16 @@ def cache(tmp_path_factory, monkeypatch):
     return folder
 
 
-def real(name):
-    """A benchmark's text, which this repository may not contain.
-
-    It is looked for in the folder that the environment variable NPXL_TEST_DATA names, or else in
-    ../shared/data beside the repository; where it is missing, the test is skipped.
-    """
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{name} is not at {DATA}, the folder of NPXL_TEST_DATA")
-    return path
-
-
-def written(path, contents):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
-    return path
-
-
 def folder_of(path, **texts):
     for split, text in texts.items():
         written(path / f"{split}.txt", text)
     return path
 
 
-def splits_of(corpus):
-    return [split for split in (corpus.train, corpus.valid, corpus.test) if split is not None]
+def spans_of(path, grain):
+    """The bytes of each split of a file."""
+    found = layouts.find(DATASETS["text"], path, grain).sources
+    return {split: source.spans[0] for split, source in found.items()}
 
 
 # The bundled text and the cuts
@@ -100,14 +82,14 @@ def test_a_cut_moves_back_no_further_than_it_must(tmp_path_factory, text):
     data = text.encode()
     path = written(tmp_path_factory.mktemp("cut") / "text", data)
     start = 0
-    found = sources.find_sources(path, "characters")
+    found = spans_of(path, "characters")
     for split, fraction in (("train", 0.9), ("valid", 0.95)):
         assert found[split].start == start
         start = found[split].stop
         cut = int(fraction * len(data))
         assert start == len(data[:cut].decode(errors="ignore").encode())
     start = 0
-    found = sources.find_sources(path, "words")
+    found = spans_of(path, "words")
     for split, fraction in (("train", 0.9), ("valid", 0.95)):
         piece = data[start : int(fraction * len(data))]
         lines, words = piece.rpartition(b"\n")[:2], piece.rpartition(b" ")[:2]
@@ -119,7 +101,7 @@ def test_a_cut_moves_back_no_further_than_it_must(tmp_path_factory, text):
 def test_enwik8_and_text8_get_their_customary_splits(tmp_path):
     path = written(tmp_path / "enwik8", "")
     os.truncate(path, 100_000_000)
-    found = sources.find_sources(path, "bytes")
+    found = spans_of(path, "bytes")
     assert [(s.start, s.stop) for s in found.values()] == [
         (0, 90_000_000),
         (90_000_000, 95_000_000),
@@ -184,7 +166,7 @@ def test_penn_treebank_has_the_papers_numbers():
     assert len(corpus.valid) == 73_760
     assert corpus.test is None
     assert corpus.train.n_unknown == corpus.valid.n_unknown == 0
-    assert corpus.vocab.words[:3] == ("the", "<unk>", "<eos>")
+    assert corpus.vocab.words[:3] == ("<eos>", "the", "<unk>")
 
 
 def test_wikitext_counts_blank_lines():
@@ -235,13 +217,13 @@ def test_blocks_do_not_show_in_the_tokens(tmp_path_factory, texts, block, kind):
 def test_words_come_from_the_training_split_and_characters_from_all(tmp_path):
     folder = folder_of(tmp_path, train="a b a\n", valid="a z z\n", test="é b\n")
     words = load_corpus(folder, "words")
-    assert words.vocab.words == ("a", "<eos>", "b", "<unk>")
+    assert words.vocab.words == ("<eos>", "a", "b", "<unk>")
     assert [split.n_unknown for split in splits_of(words)] == [0, 2, 1]
     characters = load_corpus(folder, "characters")
     assert characters.vocab.alphabet == "\n abzé"
     assert [split.n_unknown for split in splits_of(characters)] == [0, 0, 0]
     rare = load_corpus(folder, "words", min_count=2)
-    assert rare.vocab.words == ("a", "<eos>", "<unk>")
+    assert rare.vocab.words == ("<eos>", "a", "<unk>")
     assert rare.train.n_unknown == 1
 
 
@@ -305,50 +287,29 @@ def test_tokens_are_mapped_and_cannot_be_changed(tmp_path, kind):
         assert not split.tokens.flags.writeable
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-@pytest.mark.parametrize("kind", KINDS)
+@only_on_linux
+@pytest.mark.parametrize("kind", [*KINDS, "symbols"])
 def test_memory_does_not_grow_with_the_text(tmp_path, kind):
-    """The most memory ever used, with 2 and then with 40 MB of the same lines."""
-    program = (
-        "import re, sys\n"
-        "import npxl.data as data\n"
-        "def most():\n"
-        "    return int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
-        "data.load_corpus(sys.argv[1], sys.argv[3])\n"
-        "small = most()\n"
-        "data.load_corpus(sys.argv[2], sys.argv[3])\n"
-        "print(most() - small)\n"
-    )
-    line = "In the beginning God created the heaven and the earth, as it is written. é\n"
-    small = written(tmp_path / "small", line * 26_000)
-    large = written(tmp_path / "large", line * 520_000)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(small), str(large), kind],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[1],
-    )
-    assert int(done.stdout) < 16_000  # KiB; the large text alone has 38,000
+    small = written(tmp_path / "small", LINE * 26_000)
+    large = written(tmp_path / "large", LINE * 520_000)
+    growth = memory_growth(f"load_corpus(path, {kind!r})", small, large)
+    assert growth < 16_000  # KiB; the large text alone has 38,000
 
 
 # The cache
-
-
-def entries(cache):
-    return sorted(path.name for path in cache.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("kind", ["characters", "words"])
 def test_the_second_time_nothing_is_encoded(tmp_path, cache, kind, monkeypatch):
     path = written(tmp_path / "text", "ab cd\n" * 100)
     first = load_corpus(path, kind)
-    assert len(entries(cache)) == 1
+    assert len(entries(cache)) == 2  # tokens and vocabulary
 
-    def encode_again(self, text):
+    def encode_again(*arguments):
         raise AssertionError("encoded twice")
 
     monkeypatch.setattr(type(first.vocab), "encode_counted", encode_again)
+    monkeypatch.setattr(type(first.vocab), "of", encode_again)
     second = load_corpus(path, kind)
     assert second.vocab == first.vocab
     assert second.fingerprint == first.fingerprint
@@ -369,7 +330,7 @@ def test_a_stale_cache_is_never_read(tmp_path, cache):
     assert len(load_corpus(moved, "words").train) == 300
     assert load_corpus(path, "words", min_count=1000).vocab.size == 2
     assert load_corpus(path, vocab=WordVocabulary(("<unk>", "<eos>"))).train.n_unknown == 180
-    assert len(entries(cache)) == 5
+    assert len(entries(cache)) == 5 + 4  # of texts, and of vocabularies made from them
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "footer", "lengthened", "folder"])
@@ -377,7 +338,7 @@ def test_a_damaged_cache_is_not_read(tmp_path, cache, damage):
     path = written(tmp_path / "text", "ab cd\n" * 100)
     fresh = load_corpus(path, "words")
     expected = [split.tokens.tolist() for split in splits_of(fresh)]
-    (entry,) = (cache / "corpora").iterdir()
+    (entry,) = (path for path in (cache / "corpora").iterdir() if not path.suffix)
     contents = entry.read_bytes()
     entry.unlink()  # and not changed in place: it is mapped
     if damage == "folder":
@@ -387,12 +348,22 @@ def test_a_damaged_cache_is_not_read(tmp_path, cache, damage):
             {
                 "cut": contents[:-20],
                 "emptied": b"",
-                "footer": contents.replace(b'"kind"', b'"sort"'),
+                "footer": contents.replace(b'"train"', b'"brain"'),
                 "lengthened": b"\0" + contents,
             }[damage]
         )
     again = load_corpus(path, "words")
     assert [split.tokens.tolist() for split in splits_of(again)] == expected
+
+
+@pytest.mark.parametrize("contents", ["", "[]", "null", '{"kind": "words", "words": ["ab"]}'])
+def test_a_damaged_vocabulary_in_the_cache_is_made_again(tmp_path, cache, contents):
+    path = written(tmp_path / "text", "ab cd\n" * 100)
+    fresh = load_corpus(path, "words")
+    (entry,) = (cache / "corpora").glob("*.json")
+    entry.write_text(contents)
+    assert load_corpus(path, "words").vocab == fresh.vocab
+    assert len(entry.read_text()) > len(contents)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):

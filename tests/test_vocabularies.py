@@ -1,6 +1,7 @@
 """Vocabularies: round trips, unknown symbols, streaming, and naive truth for the fast paths."""
 
 import json
+import sys
 from collections import Counter
 
 import numpy as np
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from npxl.data import (
     ByteVocabulary,
     CharacterVocabulary,
+    SubwordVocabulary,
+    SymbolVocabulary,
     WordVocabulary,
     vocabulary_from_dict,
 )
+from npxl.datasets import WordRule
 from npxl.errors import NpxlError
 
 valid_text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -24,8 +28,14 @@ a_word = st.text(st.sampled_from("abcäß漢𝄞-.,"), min_size=1, max_size=4)
 word_vocabularies = st.sets(a_word, max_size=12).map(
     lambda words: WordVocabulary(("<eos>", *sorted(words), "<unk>"))
 )
+symbol_vocabularies = st.sets(st.integers(0, 255).filter(lambda byte: byte != 10), min_size=1).map(
+    lambda symbols: SymbolVocabulary(bytes(sorted(symbols, reverse=True)))
+)
 vocabularies = st.one_of(
-    st.just(ByteVocabulary()), alphabets.map(CharacterVocabulary), word_vocabularies
+    st.just(ByteVocabulary()),
+    alphabets.map(CharacterVocabulary),
+    word_vocabularies,
+    symbol_vocabularies,
 )
 
 
@@ -101,9 +111,9 @@ def test_words_against_lines_split_one_by_one(vocab, lines, spaces):
     assert vocab.unknown(text) == list(dict.fromkeys(unknown))
 
 
-def test_words_are_ranked_by_count_and_then_alphabet():
-    vocab = WordVocabulary.of(["b a a\nc ", "b\nd a\n"])
-    assert vocab.words == ("<eos>", "a", "b", "c", "d", "<unk>")
+def test_words_are_ranked_by_count_and_then_by_appearance():
+    vocab = WordVocabulary.of(["b a a\nd ", "b\nc a\n"])
+    assert vocab.words == ("<eos>", "a", "b", "d", "c", "<unk>")
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "d", "<unk>", "<eos>", "\n"])), st.integers(1, 4))
@@ -117,7 +127,8 @@ def test_rare_words_count_as_unknown(words, min_count):
     assert n_unknown == sum(count for word, count in counts.items() if word not in kept)
     # Ranks are by what the encoded text holds, <unk> included: what adaptive models rely on.
     occurrences = np.bincount(ids, minlength=vocab.size)
-    assert (np.diff(occurrences) <= 0).all()
+    assert (np.diff(occurrences[1:]) <= 0).all()
+    assert vocab.words[0] == "<eos>"
 
 
 @given(vocabularies_with_ids(), st.data())
@@ -168,6 +179,7 @@ def test_ids_take_as_little_room_as_they_can(size, dtype):
         ByteVocabulary(),
         CharacterVocabulary("ab"),
         WordVocabulary(("<unk>", "<eos>", "a")),
+        SymbolVocabulary(b"ab"),
     ],
 )
 @pytest.mark.parametrize("ids", [[-1], [0, 256], [0.5], [[0]]])
@@ -188,8 +200,203 @@ def test_ids_that_mean_nothing_are_refused(vocab, ids):
         {"kind": "words", "words": ["<unk>", "<eos>", "a", "a"]},
         {"kind": "characters", "alphabet": "aa"},
         {"kind": "characters", "alphabet": "a\ufffd"},
+        {"kind": "words", "words": ["<S>", "<UNK>"], "rule": {"end": "<S>", "unknown": 3}},
+        {"kind": "words", "words": ["<S>", "<UNK>"], "rule": {"start": "<S>"}},
+        {"kind": "words", "words": ["<unk>", "<eos>"], "rule": ["<eos>"]},
+        {"kind": "words", "words": ["<unk>", "<eos>"], "rule": {"end": "<S>"}},
+        {"kind": "symbols"},
+        {"kind": "symbols", "symbols": []},
+        {"kind": "symbols", "symbols": [10, 11]},
+        {"kind": "symbols", "symbols": [65, 65]},
+        {"kind": "symbols", "symbols": [256]},
+        {"kind": "symbols", "symbols": [True]},
+        {"kind": "subwords"},
+        {"kind": "subwords", "tokenizer": {}},
     ],
 )
 def test_a_broken_description_is_refused(values):
     with pytest.raises(NpxlError, match=r"vocabulary|alphabet"):
         vocabulary_from_dict(values)
+
+
+# Symbols
+
+
+@given(st.binary(min_size=1), st.binary())
+def test_symbols_against_a_dictionary(known, text):
+    """Newlines are gone; an unknown byte is a space, or symbol 0 where there is none."""
+    known = bytes(dict.fromkeys(known.replace(b"\n", b"a")))
+    vocab = SymbolVocabulary(known)
+    stand_in = known.index(b" ") if b" " in known else 0
+    kept = [byte for byte in text if byte != ord("\n")]
+    ids, n_unknown = vocab.encode_counted(text.decode("utf-8", "surrogateescape"))
+    assert ids.tolist() == [known.index(b) if b in known else stand_in for b in kept]
+    assert n_unknown == sum(byte not in known for byte in kept)
+    assert vocab.size == len(known)
+
+
+def test_symbols_are_ranked_by_count_and_then_by_appearance():
+    assert SymbolVocabulary.of(["b\nca", "ab\n\nc", "d\n"]).symbols == b"bcad"
+
+
+def test_symbols_decode_to_text_and_know_what_they_lack():
+    vocab = SymbolVocabulary("aé ".encode())
+    assert vocab.decode(vocab.encode("a\né a")) == "aé a"
+    assert vocab.unknown("a\nébéb漢") == ["b", "漢"]
+    assert vocab.decode(vocab.opening) == " "
+    assert SymbolVocabulary(b"ab").opening.tolist() == [0]
+
+
+# Words with another rule
+
+
+def test_words_by_another_rule():
+    rule = WordRule(end="<S>", unknown="<UNK>", lower_case=True, starts_with_end=True)
+    vocab = WordVocabulary.of(["The cat\nthe DOG\n"], 1, rule)
+    assert vocab.words == ("<S>", "the", "cat", "dog", "<UNK>")
+    assert vocab.start.tolist() == [0]
+    ids, n_unknown = vocab.encode_counted("The bird\nDog\n")
+    assert ids.tolist() == [1, 4, 0, 3, 0]
+    assert n_unknown == 1
+    assert vocab.unknown("the Bird") == ["bird"]
+    assert vocab.decode(ids) == "the <UNK>\ndog\n"
+    again = vocabulary_from_dict(json.loads(json.dumps(vocab.to_dict())))
+    assert again == vocab
+    assert again != WordVocabulary((*vocab.words, "<eos>", "<unk>"))
+
+
+# Subwords
+
+WORDS = ["<unk>", "[PAD]", "the", "cat", "sat", "on", "mat", ".", "<eos>"]
+
+
+def word_level(**changes):
+    """A tokenizer.json with a word a token, as the library writes it."""
+    model = {
+        "type": "WordLevel",
+        "vocab": {w: i for i, w in enumerate(WORDS)},
+        "unk_token": "<unk>",
+    }
+    first = {"Sequence": {"id": "A", "type_id": 0}}
+    second = {"Sequence": {"id": "B", "type_id": 0}}
+    end = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
+    return {
+        "version": "1.0",
+        "truncation": {
+            "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0,
+        },
+        "padding": {
+            "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1,
+            "pad_type_id": 0, "pad_token": "[PAD]",
+        },
+        "added_tokens": [],
+        "normalizer": {"type": "Lowercase"},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, end],
+            "pair": [first, second],
+            "special_tokens": {"<eos>": {"id": "<eos>", "ids": [8], "tokens": ["<eos>"]}},
+        },
+        "decoder": None,
+        "model": {**model, **changes},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    """A byte-level tokenizer as GPT-2's, trained on a few lines."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(["the cat sat on the mat\n"] * 9, trainer)
+    return SubwordVocabulary.from_json(json.loads(tokenizer.to_str()))
+
+
+@given(st.text(st.sampled_from("the cat\n é漢\t"), max_size=40))
+def test_subwords_of_bytes_round_trip(bpe, text):
+    ids, n_unknown = bpe.encode_counted(text)
+    assert n_unknown == 0
+    assert bpe.unknown(text) == []
+    assert ids.dtype == bpe.dtype == np.uint16
+    assert bpe.decode(ids) == text
+    decoder = bpe.decoder()
+    assert "".join(decoder.feed([i]) for i in ids) + decoder.finish() == text
+    assert bpe.decode(bpe.encode(text + "\udce9")) == text + "?"
+    # Line by line, however the lines come.
+    lines = text.splitlines(keepends=True)
+    each = [ids for ids, _ in bpe.encode_each(lines)]
+    assert np.concatenate([*each, ids[:0]]).tolist() == ids.tolist()
+
+
+@given(st.data())
+def test_any_subwords_stream_to_the_text_of_the_whole(bpe, data):
+    """Also ids that no text gives: torn characters, which are U+FFFD and do not pile up."""
+    ids = data.draw(st.lists(st.integers(0, bpe.size - 1), max_size=30))
+    decoder = bpe.decoder()
+    pieces = [decoder.feed([i]) for i in ids]
+    assert "".join(pieces) + decoder.finish() == bpe.decode(ids)
+    assert len(decoder._ids) == 0
+
+
+def test_subwords_ignore_truncation_padding_and_special_tokens():
+    """What a tokenizer.json may ask for is not what a text consists of."""
+    pytest.importorskip("tokenizers")
+    vocab = SubwordVocabulary.from_json(word_level())
+    ids, n_unknown = vocab.encode_counted("The cat sat on the mat .\nthe DOG sat\n<unk>\n")
+    assert [WORDS[i] for i in ids] == (
+        ["the", "cat", "sat", "on", "the", "mat", ".", "the", "<unk>", "sat", "<unk>"]
+    )
+    assert n_unknown == 1  # <unk> as a word is known
+    assert vocab.unknown("the dog and the Dog") == ["dog", "and", "Dog"]
+    assert vocab.decode(ids[:3]) == "the cat sat"
+    assert len(vocab.opening) == 1
+    assert vocab.first_token(" \n  the cat") == b" \n  the"
+    assert vocab.first_token(" \n ") is None
+    again = vocabulary_from_dict(json.loads(json.dumps(vocab.to_dict())))
+    assert again == vocab
+    for use in (vocab.decode, vocab.decoder().feed):
+        with pytest.raises(NpxlError, match="Token ids must be from 0 to 8"):
+            use([9])
+
+
+def test_what_a_tokenizer_would_drop_is_counted():
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    vocab = SubwordVocabulary.from_json(json.loads(tokenizer.to_str()))
+    ids, n_unknown = vocab.encode_counted("ab xa\nyb z\n")
+    assert ids.tolist() == [2, 0, 1]
+    assert n_unknown == 3
+    assert vocab.unknown("xa xb y") == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "described by an object, but this is a list"),
+        ("{}", "what the library tokenizers can read"),
+        (json.dumps({"model": {"type": "BPE", "vocab": {}, "merges": []}}), "empty vocabulary"),
+        (json.dumps(word_level(unk_token="<other>")), "has no unknown symbol"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used_is_refused(tmp_path, contents, message):
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    if contents is not None:
+        path.write_text(contents)
+    with pytest.raises(NpxlError, match=message) as caught:
+        SubwordVocabulary.from_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_subwords_without_the_library_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(NpxlError, match=r"pip install 'npxl\[tokenizers\]'"):
+        SubwordVocabulary.from_json(word_level())

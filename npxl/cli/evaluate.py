@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from npxl.cli.options import AsJson, Which, options_of
 from npxl.cli.output import Console, print_json, print_table, remark
 from npxl.config import ModelConfig, TrainConfig
+from npxl.datasets import UNITS, unit_of
 
 if TYPE_CHECKING:
     from npxl.data import Split
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
 
     ReadingOptions = dict[str, Any]
     SegmentOptions = dict[str, Any]
+    DatasetOptions = dict[str, Any]
 else:
     ReadingOptions = options_of(
         ModelConfig, ("mem_len", "attn_window", "clamp_len"), default="that of the run"
     )
     SegmentOptions = options_of(TrainConfig, ("tgt_len",), default="that of the run")
+    DatasetOptions = options_of(TrainConfig, ("dataset",), default="that of the run")
 
-_LABELS = {
+_LABELS: dict[str, str] = {
+    "unit": "scored in",
     "nll": "nats per token",
-    "bpc": "bits per character",
-    "bpb": "bits per byte",
-    "ppl": "perplexity",
+    "ppl": UNITS["ppl"],
+    "bpc": UNITS["bpc"],
+    "bpb": UNITS["bpb"],
     "tokens_per_second": "tokens per second",
 }
 
@@ -45,6 +49,7 @@ def evaluate(
     checkpoint: Which = "best",
     segment: Annotated[SegmentOptions | None, Parameter(name="*")] = None,
     reading: Annotated[ReadingOptions | None, Parameter(name="*")] = None,
+    layout: Annotated[DatasetOptions | None, Parameter(name="*")] = None,
     workers: int | None = None,
     as_json: AsJson = False,
 ) -> int:
@@ -71,11 +76,17 @@ def evaluate(
     from npxl.training.run import Run
 
     opened = Run.open(run)
+    vocab = opened.vocabulary
+    dataset = replace(opened.train_config, **(layout or {})).dataset
+    source = opened.corpus.path if corpus is None else corpus
     if split == "all":
-        scored = load_whole(opened.corpus.path if corpus is None else corpus, opened.vocabulary)
+        scored = load_whole(source, vocab, dataset)
     else:
-        text = opened.corpus if corpus is None else load_corpus(corpus, vocab=opened.vocabulary)
-        scored = [text.split(split)]
+        own = corpus is None and dataset == opened.train_config.dataset
+        whole = opened.corpus if own else load_corpus(source, vocab=vocab, dataset=dataset)
+        scored = [whole.split(split)]
+        for sentence in whole.remarks:
+            remark(sentence, style="yellow")
     if n_unknown := sum(part.n_unknown for part in scored):
         remark(
             f"{n_unknown:,} of {sum(map(len, scored)):,} tokens are not in the run's vocabulary; "
@@ -86,8 +97,10 @@ def evaluate(
     tgt_len = replace(opened.train_config, **(segment or {})).tgt_len
     n_workers = available_cores() if workers is None else workers
     score = _score(model, scored, tgt_len, n_workers)
+    unit = unit_of(dataset, vocab.kind)
     values = {
         "split": split,
+        "unit": unit,
         "tokens": score.tokens,
         "nll": score.nll,
         "bpc": bits_per_character(score.nll, *scored),
@@ -98,10 +111,9 @@ def evaluate(
     if as_json:
         print_json(values)
     else:
-        source = opened.corpus_source if corpus is None else corpus
-        print_table(
-            {"text": source} | {_LABELS.get(name, name): value for name, value in values.items()}
-        )
+        text = opened.corpus_source if corpus is None else corpus
+        shown = values | {"text": text, "unit": UNITS[unit]}
+        print_table({_LABELS.get(name, name): shown[name] for name in ("text", *values)})
     if not math.isfinite(score.nll):
         remark("npxl: The score is not a finite number: this model has diverged.", style="red")
         return 1

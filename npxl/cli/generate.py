@@ -61,7 +61,7 @@ def generate(
     ids = vocabulary.encode(prompt)
     drawn = generate(
         opened.model(checkpoint),
-        ids if len(ids) else vocabulary.encode("\n"),
+        ids if len(ids) else vocabulary.opening,
         tokens,
         temperature,
         top_k,

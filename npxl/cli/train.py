@@ -50,8 +50,8 @@ def train(
     Parameters
     ----------
     corpus
-        A text file, a folder with a file for each of train, valid and test, or the name of a
-        bundled text; kjv when not given.
+        A text file, a folder with a file for each of train, valid and test, the name of a bundled
+        text, or the files of --dataset as they are downloaded; kjv when not given.
     out
         Folder of the run, which must not exist yet; the next free of runs/NAME-1, runs/NAME-2, ...
         when not given.
@@ -100,12 +100,11 @@ def _new_run(
     given: dict[str, Any],
     words: Sequence[str],
 ) -> Run:
-    from npxl.data import load_corpus
-    from npxl.training.run import Run
+    from npxl.training.run import Run, load_corpus_for
 
     model_config, train_config, chosen = configured(preset, config, given)
     if "vocab_size" in chosen:
-        corpus = load_corpus(source, train_config.vocabulary, train_config.min_count)
+        corpus = load_corpus_for(source, train_config)
         if model_config.vocab_size != corpus.vocab.size:
             raise NpxlError(
                 f"vocab_size is {model_config.vocab_size}, but {corpus.name} has "

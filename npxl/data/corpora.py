@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -10,18 +11,19 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from npxl.config import VocabularyKind
-from npxl.data.encoded import Encoded, digest_of, encode, map_file
-from npxl.data.sources import (
-    PERCENT,
-    Source,
-    Survey,
-    count_characters,
-    find_sources,
-    opened,
-    whole_file,
+from npxl.config import DatasetName, VocabularyKind
+from npxl.data.encoded import Encoded, Recipe, digest_of, encode, map_file, vocabulary_of
+from npxl.data.layouts import PERCENT, Found, find, missing
+from npxl.data.sources import Source, Survey, count_characters, opened, whole_file
+from npxl.data.streams import ShuffledStreams, Streams
+from npxl.data.vocabularies import (
+    VOCABULARIES,
+    ByteVocabulary,
+    SubwordVocabulary,
+    Vocabulary,
+    WordVocabulary,
 )
-from npxl.data.vocabularies import ByteVocabulary, Vocabulary
+from npxl.datasets import DATASETS, Dataset
 from npxl.errors import NpxlError
 
 BUNDLED = {"kjv": Path(__file__).parent / "text" / "kjv_genesis_2kings.txt"}
@@ -36,12 +38,14 @@ class Split:
     tokens
         [N] unsigned integers, N ≥ 2, read-only and memory-mapped.
     n_bytes, n_characters
-        Length of the original text.
+        Length of the original text; without its newlines where the vocabulary drops them.
     scored_bytes, scored_characters
         Length of the original text after its first token: a model predicts every token but the
         first, so these are what bits per byte and per character are counted over.
     n_unknown
         Tokens that stand in for a symbol which the vocabulary lacks.
+    sentence_lengths
+        [S] tokens of each sentence of a text whose sentences are without order; else None.
     """
 
     tokens: npt.NDArray[np.unsignedinteger[Any]]
@@ -50,9 +54,23 @@ class Split:
     scored_bytes: int
     scored_characters: int
     n_unknown: int
+    sentence_lengths: npt.NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def streams(
+        self, batch_size: int, tgt_len: int, ext_len: int = 0, seed: int = 0
+    ) -> Streams | ShuffledStreams:
+        """Readers of the split, of its sentences in an order drawn from `seed` if they have none.
+
+        Parameters and errors are those of `Streams` and `ShuffledStreams`.
+        """
+        if self.sentence_lengths is None:
+            return Streams(self.tokens, batch_size, tgt_len, ext_len)
+        return ShuffledStreams(
+            self.tokens, batch_size, tgt_len, ext_len, self.sentence_lengths, seed
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +89,8 @@ class Corpus:
         Hexadecimal digest that changes when any token of any split changes.
     train, valid, test
         The splits; None where a folder has no such file.
+    remarks
+        What the user should know about the text, in sentences.
     """
 
     name: str
@@ -80,6 +100,7 @@ class Corpus:
     train: Split
     valid: Split | None
     test: Split | None
+    remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
@@ -99,28 +120,38 @@ class Corpus:
 
 def load_corpus(
     path_or_name: str | os.PathLike[str] = "kjv",
-    vocabulary: VocabularyKind = "bytes",
-    min_count: int = 1,
+    vocabulary: VocabularyKind | None = None,
+    min_count: int | None = None,
     vocab: Vocabulary | None = None,
+    dataset: DatasetName = "text",
+    tokenizer: str | os.PathLike[str] | None = None,
 ) -> Corpus:
     """Open a text as tokens.
 
-    Tokens are memory-mapped: bytes straight from the text itself, characters and words from a file
-    in the cache folder that is written the first time.  See docs/data.md.
+    Tokens are memory-mapped: bytes straight from the text itself, others from a file in the cache
+    folder that is written the first time.  See docs/data.md, and docs/benchmarks.md for datasets.
 
     Parameters
     ----------
     path_or_name
         "kjv", the bundled text; or a file, which is cut into 90 % training, 5 % validation and 5 %
-        test text; or a folder with a file for each split, such as train.txt, valid.txt, test.txt.
+        test text; or a folder with a file for each split, such as train.txt, valid.txt, test.txt;
+        or a dataset as it is downloaded.
     vocabulary
-        What a token is, "bytes", "characters" or "words", when a vocabulary is to be built from the
-        text; it becomes the corpus's `vocab`.
+        What a token is, "bytes", "characters", "words", "symbols" or "subwords", when a vocabulary
+        is to be built from the text; it becomes the corpus's `vocab`.  None: what the dataset is
+        read in, or subwords if there is a tokenizer.
     min_count
-        Words seen less often than this in the training split become <unk>.
+        Words seen less often than this become unknown; None: as the dataset says, 1 for a text.
     vocab
         A vocabulary that there is already, such as the `vocab` of the corpus that a model was
-        trained on, to read another text with.  `vocabulary` and `min_count` then say nothing.
+        trained on, to read another text with.  `vocabulary`, `min_count` and `tokenizer` then say
+        nothing.
+    dataset
+        How the text lies in files and becomes words: "text" as described here, or as one of the
+        benchmarks "wt103", "enwik8", "text8", "lm1b" and "ptb".
+    tokenizer
+        For subwords, the path of a tokenizer.json.
 
     Raises
     ------
@@ -128,36 +159,47 @@ def load_corpus(
         When there is no such text, it cannot be read as such tokens, it has no training split, or a
         split is too short to predict anything.
     """
-    if vocabulary not in get_args(VocabularyKind):
-        raise NpxlError(
-            f"vocabulary is {vocabulary!r}, but it must be one of "
-            f"{', '.join(get_args(VocabularyKind))}."
-        )
-    kind = vocabulary if vocab is None else vocab.kind
-    if min_count < 1:
+    for name, value, choices in (
+        ("dataset", dataset, get_args(DatasetName)),
+        ("vocabulary", vocabulary, (*get_args(VocabularyKind), None)),
+    ):
+        if value not in choices:
+            raise NpxlError(
+                f"{name} is {value!r}, but it must be one of {', '.join(filter(None, choices))}."
+            )
+    if min_count is not None and min_count < 1:
         raise NpxlError(f"min_count is {min_count!r}, but it must be at least 1.")
-    path = _locate(path_or_name)
-    sources = find_sources(path, kind)
-    surveys, encoded = _read(sources, kind, min_count, vocab)
+    known = DATASETS[dataset]
+    path = _locate(path_or_name, dataset)
+    if vocab is None and (tokenizer is not None or vocabulary == "subwords"):
+        vocab = _subwords(vocabulary, tokenizer)
+    kind = vocab.kind if vocab is not None else vocabulary or known.vocabulary
+    found = find(known, path, VOCABULARIES[kind].grain)
+    surveys = {split: source.survey() for split, source in found.sources.items()}
     digests = {split: survey.sha256 for split, survey in surveys.items()}
-    splits = {split: _split(split, sources[split], surveys[split], encoded) for split in sources}
+    if vocab is None:
+        vocab = _vocabulary_of(known, kind, min_count or known.min_count, found, digests)
+    splits = _splits(found.sources, surveys, vocab)
     return Corpus(
         name=path_or_name if path_or_name in BUNDLED else path.resolve().name,
         path=path,
-        vocab=encoded.vocab,
-        fingerprint=digest_of({"splits": digests, "vocabulary": encoded.vocab.to_dict()}),
+        vocab=vocab,
+        fingerprint=digest_of({"splits": digests, "vocabulary": vocab.to_dict()}),
         train=splits["train"],
         valid=splits.get("valid"),
         test=splits.get("test"),
+        remarks=found.remarks or _remarks_on(vocab, known),
     )
 
 
-def load_whole(path_or_name: str | os.PathLike[str], vocab: Vocabulary) -> list[Split]:
-    """Open a text whole: a file as one stretch, a folder as its files in reading order.
+def load_whole(
+    path_or_name: str | os.PathLike[str], vocab: Vocabulary, dataset: DatasetName = "text"
+) -> list[Split]:
+    """Open a text whole: a file as one stretch, a folder or a benchmark split by split.
 
     Parameters
     ----------
-    path_or_name
+    path_or_name, dataset
         As for `load_corpus`.
     vocab
         To read the text with.
@@ -168,28 +210,28 @@ def load_whole(path_or_name: str | os.PathLike[str], vocab: Vocabulary) -> list[
         When there is no such text, it cannot be read as such tokens, or is too short to predict
         anything.
     """
-    path = _locate(path_or_name)
-    sources = find_sources(path, vocab.kind) if path.is_dir() else {"all": whole_file(path)}
-    surveys, encoded = _read(sources, vocab.kind, 1, vocab)
-    return [_split(name, sources[name], surveys[name], encoded) for name in sources]
-
-
-def _read(
-    sources: dict[str, Source], kind: VocabularyKind, min_count: int, vocab: Vocabulary | None
-) -> tuple[dict[str, Survey], Encoded]:
+    path = _locate(path_or_name, dataset)
+    if dataset == "text" and not path.is_dir():
+        sources = {"all": Source((whole_file(path),))}
+    else:
+        found = find(DATASETS[dataset], path, vocab.grain).sources
+        once = {source.spans: split for split, source in reversed(found.items())}
+        sources = {split: source for split, source in found.items() if split in once.values()}
     surveys = {split: source.survey() for split, source in sources.items()}
-    if kind == "bytes":
-        return surveys, _bytes_of(sources)
-    digests = {split: survey.sha256 for split, survey in surveys.items()}
-    return surveys, encode(sources, digests, kind, min_count, vocab)
+    return list(_splits(sources, surveys, vocab).values())
 
 
-def _locate(path_or_name: str | os.PathLike[str]) -> Path:
+def _locate(path_or_name: str | os.PathLike[str], dataset: DatasetName) -> Path:
     if isinstance(path_or_name, str) and path_or_name in BUNDLED:
+        if dataset != "text":
+            raise missing(DATASETS[dataset], f"{path_or_name} is the bundled text")
         return BUNDLED[path_or_name]
     path = Path(os.path.expanduser(path_or_name))  # which leaves an unknown user's ~ as it is
     # "" is not the working folder; below an unreadable folder, nothing exists.
     if not os.fspath(path_or_name) or not os.path.exists(path):
+        if dataset != "text":
+            name = os.fspath(path_or_name)
+            raise missing(DATASETS[dataset], f"There is no file or folder {name!r}")
         raise NpxlError(
             f"There is no file or folder {os.fspath(path_or_name)!r}, nor a bundled text of that "
             f"name: pass a path, or one of {', '.join(BUNDLED)}."
@@ -197,40 +239,95 @@ def _locate(path_or_name: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _bytes_of(sources: dict[str, Source]) -> Encoded:
+def _subwords(
+    vocabulary: VocabularyKind | None, tokenizer: str | os.PathLike[str] | None
+) -> SubwordVocabulary:
+    if tokenizer is None:
+        raise NpxlError("Subwords are those of a tokenizer: give the path of a tokenizer.json.")
+    if vocabulary not in (None, "subwords"):
+        raise NpxlError(
+            f"vocabulary is {vocabulary!r}, but tokenizer is {os.fspath(tokenizer)!r}, whose "
+            "tokens are subwords: leave one of them out."
+        )
+    return SubwordVocabulary.from_file(tokenizer)
+
+
+def _vocabulary_of(
+    known: Dataset,
+    kind: VocabularyKind,
+    min_count: int,
+    found: Found,
+    digests: Mapping[str, str],
+) -> Vocabulary:
+    if kind == "bytes":
+        return ByteVocabulary()
+    if kind == "words" and found.words is not None:
+        return WordVocabulary.from_file(found.words, known.words)
+    recipe = Recipe(kind, min_count, known.words, known.counted)
+    return vocabulary_of(found.sources, digests, recipe)
+
+
+def _remarks_on(vocab: Vocabulary, known: Dataset) -> tuple[str, ...]:
+    if known.vocab_size in (None, vocab.size) or vocab.kind != known.vocabulary:
+        return ()
+    return (
+        f"The vocabulary has {vocab.size:,} {vocab.kind}, and not the {known.vocab_size:,} of all "
+        f"of {known.title}: scores cannot be compared with published ones.",
+    )
+
+
+def _splits(
+    sources: Mapping[str, Source], surveys: Mapping[str, Survey], vocab: Vocabulary
+) -> dict[str, Split]:
+    digests = {split: survey.sha256 for split, survey in surveys.items()}
+    in_place = vocab.kind == "bytes" and not any(
+        source.is_shuffled or len(source.spans) > 1 for source in sources.values()
+    )
+    encoded = _bytes_of(sources) if in_place else encode(sources, digests, vocab)
+    return {
+        split: _split(split, source, surveys[split], vocab, encoded)
+        for split, source in sources.items()
+    }
+
+
+def _bytes_of(sources: Mapping[str, Source]) -> Encoded:
     tokens = {}
     for split, source in sources.items():
-        with opened(source.path) as file:
-            tokens[split] = map_file(file, np.uint8, source.start, source.stop - source.start)
-    return Encoded(ByteVocabulary(), tokens, dict.fromkeys(sources, 0))
+        (span,) = source.spans
+        with opened(span.path) as file:
+            tokens[split] = map_file(file, np.uint8, span.start, span.stop - span.start)
+    return Encoded(tokens, dict.fromkeys(sources, 0), {})
 
 
-def _split(name: str, source: Source, survey: Survey, encoded: Encoded) -> Split:
-    tokens = encoded.tokens[name]
-    what = f"The {name} split of {source.path}" if name in PERCENT else f"The text {source.path}"
-    kind = encoded.vocab.kind
+def _split(name: str, source: Source, survey: Survey, vocab: Vocabulary, encoded: Encoded) -> Split:
+    tokens, kind = encoded.tokens[name], vocab.kind
+    what = f"The {name} split of {source.name}" if name in PERCENT else f"The text {source.name}"
+    n_dropped = survey.n_newlines if vocab.drops_newlines else 0
+    n_bytes, n_characters = survey.n_bytes - n_dropped, survey.n_characters - n_dropped
     if len(tokens) < 2:
         need = f"2 {kind} are needed"
-        if survey.n_bytes < source.path.stat().st_size:
+        if source.is_part_of_a_file:
             n_enough = 2 * 100 // min(PERCENT.values())
             parts = "/".join(map(str, PERCENT.values()))
             need = f"a file that is cut {parts} needs about {n_enough} {kind}"
         raise NpxlError(
             f"{what} is too short to predict anything: it has {len(tokens)} "
-            f"token{'s' * (len(tokens) != 1)} in {survey.n_bytes} bytes, but {need}; add text."
+            f"token{'s' * (len(tokens) != 1)} in {n_bytes} bytes, but {need}; add text."
         )
-    first = source.first_token(kind)
+    has_start = len(vocab.start) and not source.is_shuffled
+    first = b"" if has_start else source.first_token(vocab)
     first_characters = count_characters(np.frombuffer(first, np.uint8))
-    if survey.n_characters == first_characters:
+    if n_characters == first_characters:
         raise NpxlError(
             f"{what} has no characters after its first token, so that there are no bits per "
             "character: add text."
         )
     return Split(
         tokens=tokens,
-        n_bytes=survey.n_bytes,
-        n_characters=survey.n_characters,
-        scored_bytes=survey.n_bytes - len(first),
-        scored_characters=survey.n_characters - first_characters,
+        n_bytes=n_bytes,
+        n_characters=n_characters,
+        scored_bytes=n_bytes - len(first),
+        scored_characters=n_characters - first_characters,
         n_unknown=encoded.n_unknown[name],
+        sentence_lengths=encoded.lengths.get(name),
     )

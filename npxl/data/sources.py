@@ -1,11 +1,10 @@
-"""Sources: which bytes of which files are the training, validation and test text."""
+"""Sources: the bytes of a split, in one file or several, read in pieces of any grain."""
 
 from __future__ import annotations
 
 import codecs
 import hashlib
 import mmap
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,20 +14,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from npxl.config import VocabularyKind
+from npxl.data.vocabularies import Grain, Vocabulary
 from npxl.errors import NpxlError
 
-PERCENT = {"train": 90, "valid": 5, "test": 5}
-"""Of a single file: the splits in the order in which they lie in it."""
-
-_NAME_PARTS = {
-    "train": {"train"},
-    "valid": {"valid", "validation", "val", "dev"},
-    "test": {"test"},
-}
 _BLOCK = 1 << 20
+_LONGEST_LINE = 1 << 20
+"""Characters of a line that are read at once; a longer one is read in parts."""
+
 _ASCII_SPACE = b" \t\n\r\v\f"
-_FIRST_WORD = re.compile(r"[^\S\n]*(\n|\S+)")
 
 
 class Survey(NamedTuple):
@@ -37,25 +30,15 @@ class Survey(NamedTuple):
     sha256: str
     n_bytes: int
     n_characters: int
+    n_newlines: int
 
 
-@dataclass(frozen=True)
-class Source:
+class Span(NamedTuple):
     """The bytes start … stop − 1 of a file, read in blocks so that any size fits in memory."""
 
     path: Path
     start: int
     stop: int
-
-    def survey(self) -> Survey:
-        """Digest and lengths; bytes that are not UTF-8 count as characters of their own unless
-        they look like the continuation of one."""
-        digest = hashlib.sha256()
-        n_characters = 0
-        for block in self.blocks():
-            digest.update(block)
-            n_characters += count_characters(np.frombuffer(block, np.uint8))
-        return Survey(digest.hexdigest(), self.stop - self.start, n_characters)
 
     def blocks(self) -> Iterator[bytes]:
         """The bytes, in blocks of at most 1 MiB."""
@@ -72,29 +55,27 @@ class Source:
                 left -= len(block)
                 yield block
 
-    def texts(self, kind: VocabularyKind) -> Iterator[str]:
-        """The text in pieces that hold whole characters, and whole words if `kind` is "words".
+    def pieces(self, grain: Grain) -> Iterator[str]:
+        """The text in pieces, each of which ends where something of this grain ends.
 
-        For words, the last line of a file ends with a newline even when the file does not.
+        For words and lines, the last line of a file ends with a newline even when the file does
+        not.  Bytes that are not UTF-8 are escaped as surrogates when the grain is that of bytes.
 
         Raises
         ------
         NpxlError
-            When the bytes are not UTF-8, with the place of the first that is not.
+            When characters are to be whole but the bytes are not UTF-8, with the place of the first
+            that is not.
         """
-        return self._whole_words() if kind == "words" else self._whole_characters()
-
-    def first_token(self, kind: VocabularyKind) -> bytes:
-        """The bytes up to the end of the first token, with white space before a first word."""
-        if kind == "bytes":
-            return next(self.blocks())[:1]
-        texts = self.texts(kind)
-        if kind == "characters":
-            return next(texts)[0].encode()
-        head = ""
-        while not (match := _FIRST_WORD.match(head)):
-            head += next(texts)
-        return match[0].encode()
+        match grain:
+            case "bytes":
+                return (block.decode("utf-8", "surrogateescape") for block in self.blocks())
+            case "characters":
+                return self._whole_characters()
+            case "words":
+                return self._whole_words()
+            case "lines":
+                return self._whole_lines()
 
     def _whole_characters(self) -> Iterator[str]:
         position = self.start  # of the first byte that is not yet part of a piece
@@ -119,16 +100,35 @@ class Source:
 
     def _whole_words(self) -> Iterator[str]:
         tail = ""
-        for text in self._whole_characters():
+        for text in self._with_last_newline():
             tail += text
             end = 1 + max(tail.rfind(" "), tail.rfind("\n"))
             if end:
                 yield tail[:end]
                 tail = tail[end:]
-        if self._ends_inside_a_line():
-            tail += "\n"
         if tail:
             yield tail
+
+    def _whole_lines(self) -> Iterator[str]:
+        """Whole lines, and the parts of one that is longer than `_LONGEST_LINE`."""
+        tail = ""
+        for text in self._with_last_newline():
+            *lines, tail = (tail + text).split("\n")
+            for line in lines:
+                while len(line) >= _LONGEST_LINE:
+                    part, line = _cut(line)
+                    yield part
+                yield line + "\n"
+            while len(tail) > _LONGEST_LINE:
+                part, tail = _cut(tail)
+                yield part
+        if tail:
+            yield tail
+
+    def _with_last_newline(self) -> Iterator[str]:
+        yield from self._whole_characters()
+        if self._ends_inside_a_line():
+            yield "\n"
 
     def _ends_inside_a_line(self) -> bool:
         with opened(self.path) as file:
@@ -138,30 +138,58 @@ class Source:
             return file.read(1) != b"\n"
 
 
-def find_sources(path: Path, kind: VocabularyKind) -> dict[str, Source]:
-    """The source of each split that there is in the file or folder `path`, in reading order.
+@dataclass(frozen=True)
+class Source:
+    """The text of a split: one span of bytes after the other.
 
-    One file is cut into `PERCENT` of its bytes; each cut moves back to the beginning of a
-    character or of a line, as `kind` needs.  In a folder each split is a file with the split's name
-    as a part of its own.
-
-    Raises
-    ------
-    NpxlError
-        When there is nothing to read, no training text, or two files for one split.
+    Attributes
+    ----------
+    spans
+        In reading order, at least one.
+    is_shuffled
+        Whether its lines are sentences without order.
     """
-    if path.is_dir():
-        return {name: whole_file(file) for name, file in _files_of_splits(path).items()}
-    whole = whole_file(path)
-    until_valid = PERCENT["train"]
-    until_test = until_valid + PERCENT["valid"]
-    middle = _move_back(path, whole.stop * until_valid // 100, 0, kind)
-    end = _move_back(path, whole.stop * until_test // 100, middle, kind)
-    return {
-        "train": Source(path, 0, middle),
-        "valid": Source(path, middle, end),
-        "test": Source(path, end, whole.stop),
-    }
+
+    spans: tuple[Span, ...]
+    is_shuffled: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its files, for people."""
+        first, *others = (str(span.path) for span in self.spans)
+        return first if not others else f"{first} and {len(others)} more files"
+
+    @property
+    def is_part_of_a_file(self) -> bool:
+        """Whether a longer file would make it longer."""
+        return any(span.stop - span.start < span.path.stat().st_size for span in self.spans)
+
+    def survey(self) -> Survey:
+        """Digest and lengths; bytes that are not UTF-8 count as characters of their own unless
+        they look like the continuation of one."""
+        digest = hashlib.sha256()
+        n_bytes = n_characters = n_newlines = 0
+        for span in self.spans:
+            for block in span.blocks():
+                digest.update(block)
+                n_bytes += len(block)
+                n_characters += count_characters(np.frombuffer(block, np.uint8))
+                n_newlines += block.count(b"\n")
+        return Survey(digest.hexdigest(), n_bytes, n_characters, n_newlines)
+
+    def pieces(self, grain: Grain) -> Iterator[str]:
+        """The text in pieces, as `Span.pieces` gives them."""
+        for span in self.spans:
+            yield from span.pieces(grain)
+
+    def first_token(self, vocab: Vocabulary) -> bytes:
+        """The bytes up to the end of the first token, with white space before a first word."""
+        head = ""
+        for piece in self.pieces(vocab.grain):
+            head += piece
+            if (found := vocab.first_token(head)) is not None:
+                return found
+        return b""
 
 
 @contextmanager
@@ -183,7 +211,7 @@ def count_characters(utf8: npt.NDArray[np.uint8]) -> int:
     return int(np.count_nonzero(utf8.view(np.int8) >= -64))
 
 
-def whole_file(path: Path) -> Source:
+def whole_file(path: Path) -> Span:
     """All of a file; NpxlError when it cannot be read or is empty."""
     if not path.is_file():
         raise NpxlError(f"{path} is neither a file nor a folder: pass a text file or a folder.")
@@ -191,52 +219,18 @@ def whole_file(path: Path) -> Source:
         size = _size(file)
     if size == 0:
         raise NpxlError(f"{path} is empty: pass a file with some text in it.")
-    return Source(path, 0, size)
+    return Span(path, 0, size)
 
 
-def _files_of_splits(folder: Path) -> dict[str, Path]:
-    try:
-        files = sorted(f for f in folder.iterdir() if f.is_file() and not f.name.startswith("."))
-    except OSError as error:
-        raise NpxlError(
-            f"The folder {folder} cannot be read ({error.strerror}): check its permissions."
-        ) from error
-    if not files:
-        raise NpxlError(
-            f"The folder {folder} holds no files: pass a folder with a file such as train.txt."
-        )
-    found: dict[str, Path] = {}
-    for file in files:
-        parts = set(re.split(r"[._-]", file.name.lower()))
-        for split in PERCENT:
-            if not parts & _NAME_PARTS[split]:
-                continue
-            if split in found:
-                raise NpxlError(
-                    f"Both {found[split].name} and {file.name} in {folder} could be the {split} "
-                    "split: keep one of them there."
-                )
-            if file in found.values():
-                raise NpxlError(
-                    f"The name of {file.name} in {folder} stands for more than one split: rename "
-                    "it."
-                )
-            found[split] = file
-    if "train" not in found:
-        listing = ", ".join(f.name for f in files[:5]) + (", …" if len(files) > 5 else "")
-        raise NpxlError(
-            f"The folder {folder} has no training text: a file whose name has the part train, such "
-            f"as train.txt, was expected, but it holds {listing}."
-        )
-    return {split: found[split] for split in PERCENT if split in found}
+def move_back(path: Path, cut: int, start: int, grain: Grain) -> int:
+    """The last place in start … cut where a text of this grain may be cut.
 
-
-def _move_back(path: Path, cut: int, start: int, kind: VocabularyKind) -> int:
-    """The last place in start … cut where a text of `kind` may be cut."""
-    if kind == "bytes" or cut <= start:
+    For words and lines that is the beginning of a line, or of a word where there is none.
+    """
+    if grain == "bytes" or cut <= start:
         return max(cut, start)
     with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if kind == "characters":
+        if grain == "characters":
             while cut > start and data[cut] & 0xC0 == 0x80:
                 cut -= 1
             return cut
@@ -245,6 +239,12 @@ def _move_back(path: Path, cut: int, start: int, kind: VocabularyKind) -> int:
             return line + 1
         spaces = [data.rfind(space.to_bytes(1, "big"), start, cut) for space in _ASCII_SPACE]
         return max(start, max(spaces) + 1)
+
+
+def _cut(line: str) -> tuple[str, str]:
+    """A line that is too long: its first part, up to a space where there is one, and the rest."""
+    end = 1 + line.rfind(" ", 0, _LONGEST_LINE) or _LONGEST_LINE
+    return line[:end], line[end:]
 
 
 def _size(file: BinaryIO) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from npxl.config import Loss
-from npxl.data import Streams
 from npxl.errors import NpxlError
 from npxl.inference.evaluation import EvaluationStopped, bits_per_character, evaluate
 from npxl.layers.dropout import MaskKey
@@ -76,8 +75,8 @@ class Trainer:
         self._optimizer = optimizer_for(self._model.params, config)
         n_workers = config.workers or available_cores()
         self._workers = Workers(self._model, config.batch_size, n_workers, config.batch_chunk)
-        self._streams = Streams(
-            run.corpus.train.tokens, config.batch_size, config.tgt_len, run.model_config.ext_len
+        self._streams = run.corpus.train.streams(
+            config.batch_size, config.tgt_len, run.model_config.ext_len, config.seed
         )
         try:
             if self._model.config != run.model_config or self._model.dtype != config.dtype:

@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.text import Text
 
+from npxl.datasets import Unit
+from npxl.inference.evaluation import perplexity
 from npxl.training.budget import TimeLeft, evaluation_in_updates
 from npxl.training.checkpoints import Progress
 from npxl.training.run import Run
@@ -85,6 +87,7 @@ class ConsoleReporter(Reporter):
         self._seen = 0.0  # when the last step or score was reported, by time.perf_counter
         self._loss, self._bpc = _Smooth(), _Smooth()
         self._tokens, self._seconds = _Smooth(), _Smooth()
+        self._unit: Unit = "bpc"
 
     def __enter__(self) -> ConsoleReporter:
         if self._console.is_terminal:
@@ -103,6 +106,9 @@ class ConsoleReporter(Reporter):
             f"({len(corpus.train):,} {corpus.vocab.kind}, vocabulary {corpus.vocab.size:,}), "
             f"in {run.folder}"
         )
+        self._unit = run.unit
+        for sentence in corpus.remarks:
+            self._print(sentence)
         unknown = [
             f"{split.n_unknown:,} of {len(split):,} tokens for {purpose}"
             for purpose, split in (("training", corpus.train), ("validation", corpus.valid))
@@ -129,10 +135,9 @@ class ConsoleReporter(Reporter):
         if self._left is None:
             return
         self._seen = time.perf_counter()
-        fields = [
-            f"loss {self._loss.add(report.nll):.3f}",
-            f"{self._bpc.add(report.bpc):.3f} bpc",
-        ]
+        loss, bpc = self._loss.add(report.nll), self._bpc.add(report.bpc)
+        score = f"{perplexity(loss):.1f} ppl" if self._unit == "ppl" else f"{bpc:.3f} bpc"
+        fields = [f"loss {loss:.3f}", score]
         if self._left.add_update(report.seconds):
             speed = self._tokens.add(report.tokens) / self._seconds.add(report.seconds)
             fields.append(f"{speed:,.0f} tok/s")
@@ -147,6 +152,8 @@ class ConsoleReporter(Reporter):
         """A line for an evaluation, and without a bar also for training."""
         self._lines.evaluation = None
         bits = f"{record['bpc']:.4f} bpc"
+        if self._unit == "ppl" and record["split"] == "train":
+            bits = f"perplexity {perplexity(record['nll']):.2f}"
         if record["split"] == "valid":
             now = time.perf_counter()
             if self._left is not None:

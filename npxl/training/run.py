@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
 from npxl.data import BUNDLED, Corpus, Vocabulary, load_corpus, vocabulary_from_dict
+from npxl.datasets import Unit, unit_of
 from npxl.errors import NpxlError
 from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
 from npxl.locks import lock
@@ -51,7 +52,8 @@ class Run:
     folder
         Where it lies.
     model_config, train_config
-        As the run was started; `vocab_size` is the corpus's, `workers` a number.
+        As the run was started; `vocab_size` is the corpus's, `workers` a number, `vocabulary` what
+        the tokens are.
     corpus_source
         The name of a bundled text, or the absolute path of a file or folder.
     fingerprint
@@ -96,7 +98,8 @@ class Run:
         model_config
             `vocab_size` is replaced by the size of the corpus's vocabulary.
         train_config
-            `workers`, when it is None, is replaced by the number of cores.
+            `workers`, when it is None, is replaced by the number of cores, and `vocabulary` by
+            that of the dataset.
         command
             The words of the command, for the record.
 
@@ -112,13 +115,17 @@ class Run:
                 f"{folder} exists, and a run is never overwritten: continue it with --resume, or "
                 "choose another folder with --out."
             )
-        corpus = load_corpus(corpus_source, train_config.vocabulary, train_config.min_count)
+        corpus = load_corpus_for(corpus_source, train_config)
         _require_two_symbols(corpus)
         _require_evaluations(corpus, train_config)
         run = cls(
             folder=folder,
             model_config=_for_corpus(model_config, corpus),
-            train_config=replace(train_config, workers=train_config.workers or available_cores()),
+            train_config=replace(
+                train_config,
+                workers=train_config.workers or available_cores(),
+                vocabulary=corpus.vocab.kind,
+            ),
             corpus_source=_lasting(corpus_source),
             fingerprint=corpus.fingerprint,
             command=tuple(command),
@@ -203,6 +210,11 @@ class Run:
         return n_parameters(TransformerXL.parameter_shapes(self.model_config))
 
     @property
+    def unit(self) -> Unit:
+        """What the run's scores are compared in."""
+        return unit_of(self.train_config.dataset, self.train_config.vocabulary)
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """What the model's tokens mean; NpxlError when the file is damaged or of another run."""
         path = self.folder / "vocabulary.json"
@@ -229,7 +241,6 @@ class Run:
             When it is not there any more, or has changed.
         """
         if self._corpus is None:
-            config = self.train_config
             source, folder = self.corpus_source, self.folder
             if source not in BUNDLED and not os.path.exists(source):
                 raise NpxlError(
@@ -237,7 +248,8 @@ class Run:
                     f"{source} any more: put it back, or say where it is, as in npxl eval "
                     f"{_quoted(folder)} TEXT or npxl train TEXT --out {_quoted(folder)} --resume."
                 )
-            corpus = load_corpus(source, config.vocabulary, config.min_count)
+            dataset = self.train_config.dataset
+            corpus = load_corpus(source, vocab=self.vocabulary, dataset=dataset)
             if corpus.fingerprint != self.fingerprint:
                 raise NpxlError(
                     f"The text {source} is not, or no longer, the one that the run {folder} was "
@@ -335,6 +347,17 @@ class Run:
             progress=Progress(steps=config.steps if config.minutes is None else None),
         )
         save_checkpoint(folder / self.last.name, start)
+
+
+def load_corpus_for(source: str | Path, config: TrainConfig) -> Corpus:
+    """The text at `source`, read as a new run with this configuration reads it."""
+    return load_corpus(
+        source,
+        config.vocabulary,
+        config.min_count,
+        dataset=config.dataset,
+        tokenizer=config.tokenizer,
+    )
 
 
 @contextmanager
