@@ -178,8 +178,8 @@ def test_sentences_are_read_whole_in_rounds(lengths, batch_size, segments, ext_l
     for length in segments:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(streams, "_BLOCK", block)
-            reader = ShuffledStreams(tokens, batch_size, length, ext_len, lengths, seed)
-            inputs, targets = reader.batch(consumed)
+            reader = ShuffledStreams(tokens, batch_size, 5, ext_len, lengths, seed)
+            inputs, targets = reader.batch(consumed, length)
         n_again = min(ext_len, consumed)
         assert inputs.shape == (batch_size, n_again + length)
         assert targets.shape == (batch_size, length)
