@@ -76,7 +76,7 @@ _ENWIK8_LARGE = Preset(
 _WT103_BASE = Preset(
     "WikiText-103, 16 layers, 151M parameters: perplexity 24.0 in the paper (Table 1)",
     ModelConfig(
-        vocab_size=267_735,
+        vocab_size=_vocab_size("wt103"),
         n_layer=16,
         n_head=10,
         d_model=410,
@@ -87,6 +87,7 @@ _WT103_BASE = Preset(
         cutoffs=(20_000, 40_000, 200_000),
     ),
     TrainConfig(
+        dataset="wt103",
         batch_size=60,
         tgt_len=150,
         steps=200_000,
@@ -95,13 +96,12 @@ _WT103_BASE = Preset(
         warmup_steps=0,
         eval_interval=4000,
         log_interval=200,
-        vocabulary="words",
     ),
 )
 _WT103_LARGE = Preset(
     "WikiText-103, 18 layers, 285M parameters as released: perplexity 18.3 in the paper (Table 1)",
     ModelConfig(
-        vocab_size=267_735,
+        vocab_size=_vocab_size("wt103"),
         n_layer=18,
         n_head=16,
         d_model=1024,
@@ -120,7 +120,7 @@ _LM1B_BASE = Preset(
     "One Billion Word, 18 layers, 358M parameters as released",
     replace(
         _WT103_LARGE.model,
-        vocab_size=793_470,
+        vocab_size=_vocab_size("lm1b"),
         n_head=8,
         d_head=128,
         mem_len=32,
@@ -129,7 +129,14 @@ _LM1B_BASE = Preset(
         cutoffs=(60_000, 100_000, 640_000),
         tie_projs=(),
     ),
-    replace(_WT103_BASE.train, batch_size=224, tgt_len=32, steps=500_000, warmup_steps=20_000),
+    replace(
+        _WT103_BASE.train,
+        dataset="lm1b",
+        batch_size=224,
+        tgt_len=32,
+        steps=500_000,
+        warmup_steps=20_000,
+    ),
 )
 _LM1B_LARGE = Preset(
     "One Billion Word, 24 layers, 0.8B parameters: perplexity 21.8 in the paper (Table 4)",
@@ -165,7 +172,7 @@ PRESETS: dict[str, Preset] = {
     "original": Preset(
         "what train.py of the original PyTorch code does unless told otherwise, on WikiText-103",
         ModelConfig(
-            vocab_size=267_735,
+            vocab_size=_vocab_size("wt103"),
             n_layer=12,
             n_head=10,
             d_model=500,
@@ -183,7 +190,7 @@ PRESETS: dict[str, Preset] = {
             eval_interval=4000,
             log_interval=200,
             seed=1111,
-            vocabulary="words",
+            dataset="wt103",
         ),
     ),
     "wt103-base": _WT103_BASE,
