@@ -445,7 +445,7 @@ def test_a_validation_loss_that_is_not_finite_stops_it(tmp_path, text):
 
 def test_a_gradient_that_is_not_finite_stops_it(tmp_path, text, monkeypatch):
     run = create(tmp_path / "run", text)
-    monkeypatch.setattr(loop, "gradient_norm", lambda gradient: math.inf)
+    monkeypatch.setattr(loop, "gradient_norm", lambda *gradient: math.inf)
     trainer = Trainer(run)
     with pytest.raises(Diverged, match="norm of the gradient at step 1 is inf"):
         trainer.run()

@@ -84,7 +84,9 @@ class Npxl:
             self._workers.__enter__()
         for segment in segments:
             result = self._workers.step(segment[:, :-1], segment[:, 1:], None)
-            scale = clip_scale(gradient_norm(result.gradient.flat), _TRAIN.clip)
+            scale = clip_scale(
+                gradient_norm(result.gradient.flat, result.gradient.runs()), _TRAIN.clip
+            )
             self._adam.update(params.flat, result.gradient.flat, _TRAIN.lr, scale)
 
     def evaluate(self, segments: list[Array]) -> None:

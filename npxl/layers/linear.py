@@ -11,6 +11,9 @@ from npxl.threads import spread
 
 Array = NDArray[Any]
 
+_PRODUCT = 2**20
+"""Numbers of a weight's gradient that are computed before they are added: not a second table."""
+
 
 def linear_forward(
     x: Array, weight: Array, bias: Array | None = None, out: Array | None = None
@@ -59,10 +62,12 @@ def linear_backward_weight(
 ) -> None:
     """The gradients of weight and bias alone, added as by `linear_backward`: for a constant x."""
     dy_rows, x_rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])  # [n, E], [n, D]
+    at_once = max(1, _PRODUCT // x.shape[-1])
 
     def task(part: range) -> None:
-        outputs = slice(part.start, part.stop)
-        d_weight[outputs] += dy_rows[:, outputs].T @ x_rows
+        for start in range(part.start, part.stop, at_once):
+            outputs = slice(start, min(start + at_once, part.stop))
+            d_weight[outputs] += dy_rows[:, outputs].T @ x_rows
 
     spread(task, len(d_weight), cost=dy_rows.size * x.shape[-1])
     if d_bias is not None:

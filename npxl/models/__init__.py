@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,8 @@ from npxl.params import Params
 
 Array = NDArray[Any]
 Rng = MaskKey | np.random.Generator | None
+Rows = Mapping[str, Sequence[slice | Array]]
+"""By name of a tensor, numbers of some of its rows."""
 
 
 class Forward(Protocol):
@@ -64,6 +66,9 @@ class LanguageModel(Protocol):
 
         fwd is what this model's own `forward` returned.
         """
+
+    def touched(self, fwd: Any) -> Rows:
+        """Rows outside of which `backward(fwd)` adds nothing, of tensors of which it knows some."""
 
     def log_probs(self, inputs: Array, memory: Memory) -> tuple[Array, Memory]:
         """log p of every symbol after each input, [B, q, V] in nats, and the next memory."""

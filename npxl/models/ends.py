@@ -8,7 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
-from npxl.layers.adaptive_softmax import SoftmaxCluster
+from npxl.layers.adaptive_softmax import AdaptiveSoftmaxCache, SoftmaxCluster
+from npxl.layers.clusters import cluster_members
 from npxl.layers.embedding import EmbeddingCluster
 from npxl.layers.softmax import OutputWeights
 
@@ -81,6 +82,28 @@ def softmax_weights(params: Mapping[str, Array], config: ModelConfig) -> tuple[S
         name = _softmax_projection(config, i)
         clusters.append(SoftmaxCluster(tuple(outputs), None if name is None else params[name]))
     return tuple(clusters)
+
+
+def touched_rows(
+    inputs: Array, softmax: AdaptiveSoftmaxCache, config: ModelConfig
+) -> dict[str, list[slice | Array]]:
+    """The rows of each table to which a backward pass adds something.
+
+    Those of the inputs in the embedding's tables, and all of the clusters that a target is in.
+    """
+    names = list(_table_shapes("embedding", config))
+    sizes = [rows for rows, _ in _table_shapes("embedding", config).values()]
+    rows: dict[str, list[slice | Array]] = {name: [] for name in tables(config)}
+    for name, members in zip(names, cluster_members(inputs.reshape(-1), sizes), strict=True):
+        rows[name].append(members.symbols)
+    part = "embedding" if config.tie_weight else "softmax"
+    for i, symbols in enumerate(config.clusters):
+        if softmax.clusters[i] is not None:
+            if config.div_val == 1:
+                rows[f"{part}.weight"].append(slice(symbols.start, symbols.stop))
+            else:
+                rows[f"{part}.{i}.weight"].append(slice(0, len(symbols)))
+    return rows
 
 
 def _table_shapes(part: str, config: ModelConfig) -> Shapes:

@@ -30,7 +30,7 @@ from npxl.layers.embedding import EmbeddingCluster, embedding_backward, embeddin
 from npxl.layers.positions import sinusoid
 from npxl.layers.softmax import n_scored
 from npxl.memory import Memory
-from npxl.models import Reader, Rng
+from npxl.models import Reader, Rng, Rows
 from npxl.models.checks import (
     check_embedded,
     check_grads,
@@ -52,6 +52,7 @@ from npxl.models.ends import (
     embedding_weights,
     softmax_shapes,
     softmax_weights,
+    touched_rows,
 )
 from npxl.models.files import save_model
 from npxl.models.plain_reader import PlainReader
@@ -274,6 +275,13 @@ class TransformerXL:
             d_embedded, fwd.inputs, self.embedding(self.params), self.embedding(grads)
         )
         return grads
+
+    def touched(self, fwd: TransformerXLForward) -> Rows:
+        """By name of a table, the rows to which `backward(fwd)` adds; other tensors have no name.
+
+        Of a table of all words they are few: those of the inputs, and of the clusters of targets.
+        """
+        return touched_rows(fwd.inputs, fwd.softmax, self.config)
 
     def input_gradient(self, fwd: TransformerXLForward, dnll: Array | None = None) -> Array:
         """The gradient of Σ dnll · nll with respect to the embedded inputs, [B, q, d_model]."""

@@ -179,7 +179,7 @@ class Trainer:
         memory = self._workers.memory if started >= self._next_save else None
         scored = scored_targets(targets, config.loss)
         result = self._workers.step(inputs, scored, MaskKey(config.seed, step))
-        norm = gradient_norm(result.gradient.flat)
+        norm = gradient_norm(result.gradient.flat, result.gradient.runs())
         self._require_finite("loss", result.nll, step)
         self._require_finite("norm of the gradient", norm, step)
         if memory is not None:

@@ -258,17 +258,25 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join(sorted(names)) or "nothing"
 
 
-def gradient_norm(gradient: Array) -> float:
-    """Euclidean norm of the whole gradient [P], added up in float64; not finite if g is not."""
+def gradient_norm(gradient: Array, runs: Sequence[slice] | None = None) -> float:
+    """Euclidean norm of the whole gradient [P], added up in float64; not finite if g is not.
+
+    `runs` are the parts of it that may be other than zero; all of it when not given.
+    """
+    runs = [slice(0, gradient.size)] if runs is None else runs
     # In pieces of fixed length, so that the sum does not depend on the number of threads.
-    starts = range(0, gradient.size, _PIECE)
-    sums = np.empty(len(starts))
+    pieces = [
+        gradient[start : min(start + _PIECE, run.stop)]
+        for run in runs
+        for start in range(run.start, run.stop, _PIECE)
+    ]
+    sums = np.empty(len(pieces))
 
-    def task(pieces: range) -> None:
-        for n in pieces:
-            sums[n] = squared_norm(gradient[starts[n] : starts[n] + _PIECE])
+    def task(part: range) -> None:
+        for n in part:
+            sums[n] = squared_norm(pieces[n])
 
-    spread(task, len(starts), cost=8 * gradient.size)
+    spread(task, len(pieces), cost=8 * sum(piece.size for piece in pieces))
     return math.sqrt(sums.sum())
 
 

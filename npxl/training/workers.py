@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from npxl.errors import NpxlError
 from npxl.layers.dropout import MaskKey
+from npxl.layers.softmax import n_scored
 from npxl.memory import Memory
 from npxl.models import LanguageModel
-from npxl.params import Params
-from npxl.threads import Threads, shards, spread
+from npxl.threads import Threads, shards
+from npxl.training.gradients import Gradient
 
 Array = NDArray[Any]
 
@@ -24,8 +25,8 @@ class StepResult:
     """What one step over all streams gives."""
 
     nll: float
-    """Mean negative log-likelihood of all B · T targets, in nats a token."""
-    gradient: Params
+    """Mean negative log-likelihood of the targets that are not ignored, in nats a token."""
+    gradient: Gradient
     """Gradient of `nll`; it is overwritten by the next step."""
 
 
@@ -37,7 +38,7 @@ class Workers:
     The streams are cut into contiguous chunks, computed one after another, and each chunk into
     contiguous shards, one for each worker, computed side by side; sizes differ by at most one.  A
     shard has a memory of its own.  A worker has a gradient of its own, to which it adds, chunk by
-    chunk, its shard's part of the gradient of the mean over all B · T targets; then the workers'
+    chunk, its shard's part of the gradient of the mean over all targets; then the workers'
     gradients are added in their order.  So the same numbers of workers and chunks give the same
     bits whatever the threads' timing, and others the same up to rounding.
 
@@ -88,7 +89,8 @@ class Workers:
         self._batch_size = batch_size
         self._rows = [_cut(chunk, n_workers) for chunk in shards(batch_size, batch_chunk)]
         self._memories = self._cut_memory(model.init_memory(batch_size))
-        self._gradients = [model.params.zeros_like() for _ in range(min(n_workers, most))]
+        shapes, dtype = model.params.shapes, model.dtype
+        self._gradients = [Gradient(shapes, dtype) for _ in range(min(n_workers, most))]
 
     def __enter__(self) -> Workers:
         self._threads.__enter__()
@@ -117,7 +119,7 @@ class Workers:
         Parameters
         ----------
         inputs, targets
-            [B, E + T] and [B, T] whole numbers, as `model.forward` takes them.
+            [B, E + T] and [B, T] whole numbers, as `model.forward` takes them, IGNORE among them.
         rng
             Key of the dropout masks; None for none.
 
@@ -138,18 +140,12 @@ class Workers:
         sums: list[float] = []
         for chunk, rows in enumerate(self._rows):
             sums += self._threads.run([task(chunk, worker) for worker in range(len(rows))])
-        size = self._model.params.flat.size
-        spread(self._add_gradients, size, cost=8 * size)
-        return StepResult(sum(sums) / targets.size, self._gradients[0])
+        total, *others = self._gradients
+        total.add(others)
+        return StepResult(sum(sums) / max(1, n_scored(targets)), total)
 
     def _cut_memory(self, memory: Memory) -> list[list[Memory]]:
         return [[memory.select(rows) for rows in chunk] for chunk in self._rows]
-
-    def _add_gradients(self, part: range) -> None:
-        """Make the first worker's gradient the sum of all, in a part of the vector."""
-        total, *others = (gradient.flat[part.start : part.stop] for gradient in self._gradients)
-        for other in others:
-            total += other
 
     def _run_shard(
         self, chunk: int, worker: int, inputs: Array, targets: Array, rng: MaskKey | None
@@ -164,9 +160,10 @@ class Workers:
                 inputs[rows], targets[rows], self._memories[chunk][worker], rng=rng
             )
             if not any(worker < len(earlier) for earlier in self._rows[:chunk]):
-                gradient.flat.fill(0)
+                gradient.clear()
+            gradient.touch(self._model.touched(forward))
             # Of the whole batch's mean, so that the shards' gradients need only be added.
-            dnll = np.full_like(forward.nll, 1 / targets.size)
+            dnll = np.full_like(forward.nll, 1 / max(1, n_scored(targets)))
             self._model.backward(forward, dnll=dnll, grads=gradient)
         self._memories[chunk][worker] = forward.memory
         return float(forward.nll.sum(dtype=np.float64))
