@@ -117,6 +117,7 @@ SINGLE_TAILS = form([2, 1, 1], 3)
 NARROW = form([3, 2, 4], 4, [4, 2, 1])
 
 
+@pytest.mark.fault("HF #1086", "HF #4461", "HF 4.35.2: order of adaptive losses", "pytorch #37155")
 @example(form=ONE_OF_EACH, seed=0, leading=())
 @example(form=SINGLE_TAILS, seed=0, leading=(7,))
 @example(form=NARROW, seed=0, leading=(3, 5))
@@ -136,6 +137,7 @@ def test_forward_equals_the_loop_in_reading_order(form, seed, leading):
     assert_eq(adaptive_log_softmax(hidden, clusters), log_p, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.fault("HF #1086", "HF #4461")
 @dtypes
 @given(form=forms(), seed=seeds, leading=leading_shapes)
 def test_probabilities_sum_to_one_and_are_those_of_the_losses(dtype, form, seed, leading):
@@ -149,6 +151,7 @@ def test_probabilities_sum_to_one_and_are_those_of_the_losses(dtype, form, seed,
         assert_eq(nll, -log_p[..., symbol], rtol=precision, atol=precision)
 
 
+@pytest.mark.fault("pytorch #37155")
 @given(form=forms(), seed=seeds, leading=leading_shapes)
 def test_backward_equals_central_differences(form, seed, leading):
     clusters, hidden, targets, dnll = draw(form, seed, leading)
@@ -225,6 +228,7 @@ def test_clusters_that_no_target_is_in_are_not_read_and_not_written(met):
             assert all(np.isfinite(gradient).all() for gradient in arrays_of([grad]))
 
 
+@pytest.mark.fault("HF #678", "HF #690", "HF #848")
 @given(seed=seeds, n_symbols=st.integers(1, 6), d=st.integers(1, 5), leading=leading_shapes)
 def test_one_cluster_is_the_ordinary_softmax(seed, n_symbols, d, leading):
     """HF #678, #690: no cut-offs; HF #848: a model that is not adaptive."""

@@ -160,6 +160,7 @@ def assert_symbols_are_the_originals(path, dataset, prepare):
     return corpus, original
 
 
+@pytest.mark.fault("laekov/fastmoe #163", "facebookresearch/adaptive-span #5")
 @given(st.binary(min_size=60).map(lambda data: data + b"\n<page>" * 9))
 def test_symbols_are_those_of_the_originals_preprocessing(tmp_path_factory, data):
     """facebookresearch/adaptive-span #5: newlines are gone, and no length counts them."""
@@ -172,6 +173,7 @@ def test_symbols_are_those_of_the_originals_preprocessing(tmp_path_factory, data
         assert split.n_unknown == 0
 
 
+@pytest.mark.fault("laekov/fastmoe #163", "facebookresearch/adaptive-span #5")
 def test_symbols_of_a_real_text_have_no_newline():
     """laekov/fastmoe #163: 204 symbols in enwik8, and one fewer than distinct bytes in any text."""
     path = real("enwiki/enwiki-shortened.xml")
@@ -204,6 +206,7 @@ def test_text8_has_27_symbols_as_the_original_reads_it(tmp_path):
     assert corpus.vocab.symbols.decode() == "".join(original.symbols).replace("_", " ")
 
 
+@pytest.mark.fault("laekov/fastmoe #163", "facebookresearch/adaptive-span #5")
 def test_enwik8_in_bytes_keeps_every_byte(tmp_path):
     data = bytes(range(256)) * 10
     corpus = load_corpus(one_file(tmp_path, "enwik8", data), "bytes", dataset="enwik8")

@@ -309,6 +309,7 @@ def test_eval_as_a_table_and_on_another_text(here, capsys):
     )
 
 
+@pytest.mark.fault("HF #466", "HF #2000", "HF #4459")
 def test_eval_counts_what_the_vocabulary_lacks(here, capsys):
     assert main(["train", "text.txt", "--out", "w", "--vocabulary", "words", *SMALL]) == 0
     Path("other").mkdir()
@@ -321,6 +322,7 @@ def test_eval_counts_what_the_vocabulary_lacks(here, capsys):
     assert json.loads(out)["tokens"] == 4
 
 
+@pytest.mark.fault("KY #25")
 def test_eval_of_a_whole_file_is_one_stretch_and_of_a_folder_file_by_file(here, capsys):
     Path("short.txt").write_text("abba dad")
     assert main(["eval", "runs/small", "short.txt"]) == 2  # as 5 % of it are nothing

@@ -11,6 +11,7 @@ from hypothesis import given
 from support import LEARNED, configs
 
 from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
+from npxl.bench.arithmetic import training_step
 from npxl.config import from_dict, to_dict
 from npxl.params import n_parameters
 from npxl.presets import PRESETS, preset
@@ -184,6 +185,15 @@ def test_plain_values_round_trip_through_json(config):
 def test_an_unknown_key_is_an_error_that_lists_the_known_ones():
     with pytest.raises(NpxlError, match=r"ModelConfig has no option 'n_layers'; it has .*n_layer,"):
         from_dict(ModelConfig, {"n_layers": 3})
+
+
+@pytest.mark.fault("nanoGPT #145")
+def test_the_defaults_are_for_a_cpu():
+    """Half an hour at 20 billion operations a second, which two cores of today exceed."""
+    model, train = ModelConfig(), TrainConfig()
+    operations = train.steps * training_step(model, train.batch_size, train.tgt_len)
+    assert operations < 30 * 60 * 20e9
+    assert n_parameters(TransformerXL.parameter_shapes(model)) < 2e6
 
 
 def test_an_unknown_preset_is_an_error_that_lists_the_known_ones():

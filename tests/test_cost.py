@@ -4,8 +4,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from support import model_for, tokens
 
 from npxl import ModelConfig, TransformerXL
+from npxl.bench import arithmetic
 from npxl.models import one_token, reading
 
 
@@ -65,3 +67,24 @@ def test_the_cost_does_not_grow_with_what_has_been_read():
     for _ in range(50):
         reader.log_probs(np.zeros((1, 1), int))
     assert reader._keys_t.nbytes == size
+
+
+@pytest.mark.fault("KY #101", "KY #87", "KY #39", "HF #308", "google-research/bert #356")
+def test_a_window_read_anew_for_each_token_gives_the_same_for_more_work():
+    """What the paper's "1,800 times faster" compares: both predict from the same tokens."""
+    config = ModelConfig(
+        vocab_size=11, n_layer=2, n_head=2, d_model=8, d_head=4, d_inner=8, mem_len=3,
+        attn_window=4,
+    )  # fmt: skip
+    model, text = model_for(config), tokens((1, 20), vocab_size=11)
+    length = config.reach + 1  # all that a prediction can depend on
+    reader = model.reader(1)
+    read_on = [reader.log_probs(text[:, [t]])[0, -1] for t in range(20)]
+    for t in range(length - 1, 20):
+        window = text[:, t - length + 1 : t + 1]
+        anew, _ = model.log_probs(window, model.init_memory(1))
+        np.testing.assert_allclose(read_on[t], anew[0, -1], rtol=0, atol=1e-12)
+        shorter, _ = model.log_probs(window[:, 1:], model.init_memory(1))
+        assert np.abs(read_on[t] - shorter[0, -1]).max() > 1e-6
+    without_memory = model.reconfigured(mem_len=0).config
+    assert arithmetic.reading(without_memory, length) > length / 2 * arithmetic.reading(config, 1)

@@ -75,6 +75,7 @@ def test_backward_adds_to_the_gradient(seed, leading, n_symbols, d):
     assert_eq(after - before, naive_gradient(tokens, dy, table), rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.fault("numpygrad: repeated tokens and tied weights")
 def test_one_token_everywhere_gathers_every_gradient():
     dy = np.random.default_rng(0).standard_normal((3, 5, 4))
     d_table = np.zeros((7, 4))

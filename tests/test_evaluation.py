@@ -60,6 +60,7 @@ def cases(draw):
     return config, draw(st.integers(2, 160)), draw(st.integers(1, 12))
 
 
+@pytest.mark.fault("HF #318", "HF #617", "KY #131")
 @given(cases(), st.integers(0, 99))
 def test_one_stream_is_the_plain_loop(case, seed):
     config, length, tgt_len = case
@@ -81,6 +82,7 @@ def test_a_text_may_be_a_list_and_numbers_are_checked():
             evaluate(model, tokens, wrong)
 
 
+@pytest.mark.fault("KY #25")
 @given(cases(), st.none() | st.integers(2, 9), st.integers(1, 3), st.integers(0, 99))
 def test_parallel_streams_score_every_token_as_the_plain_loop_does(case, n_streams, workers, seed):
     config, length, tgt_len = case
@@ -134,6 +136,7 @@ def test_segments_longer_than_the_text():
     np.testing.assert_array_equal(score(model, tokens, 100, n_streams=4, n_workers=2), expected)
 
 
+@pytest.mark.fault("KY #113")
 def test_scores_do_not_depend_on_the_segmentation_within_the_window():
     model, tokens = make_model(mem_len=5, attn_window=6), text(80)
     expected = score(model, tokens, 1)
@@ -177,6 +180,7 @@ def test_stop_abandons_the_evaluation(n_workers):
     assert len(calls) <= 5 + n_workers
 
 
+@pytest.mark.fault("KY #75", "HF #586", "HF #10538")
 @given(
     st.lists(st.integers(2, 12), min_size=1, max_size=5),
     st.fixed_dictionaries(
@@ -213,6 +217,7 @@ def test_sentences_of_different_lengths_in_a_batch_are_as_each_alone(lengths, co
     np.testing.assert_allclose(gradient, expected_gradient, rtol=0, atol=1e-11)
 
 
+@pytest.mark.fault("HF #3711", "HF #4698", "HF #4054")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

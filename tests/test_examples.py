@@ -19,6 +19,7 @@ from npxl.config import from_dict
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
+@pytest.mark.fault("HF #29650")
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_example_runs(script, tmp_path):
     finished = subprocess.run(

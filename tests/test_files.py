@@ -101,6 +101,7 @@ def test_a_write_that_the_system_refuses_leaves_the_old_file(tmp_path, size):
     assert names(tmp_path) == ["state"]
 
 
+@pytest.mark.fault("burn #5479")
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_writer_leaves_the_old_file(tmp_path):
     target = tmp_path / "state"
@@ -120,6 +121,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     assert [name for name in names(tmp_path) if not name.startswith(".state.")] == ["state"]
 
 
+@pytest.mark.fault("burn #5479")
 def test_data_reach_the_disk_before_the_name_and_the_name_after(tmp_path, monkeypatch):
     """A power cut between the steps must find one of the two files complete."""
     steps = []

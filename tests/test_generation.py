@@ -25,6 +25,7 @@ def make_model(seed=0, **changes):
     return TransformerXL(ModelConfig(**(shape | changes)), seed=seed, dtype=np.float64)
 
 
+@pytest.mark.fault("KY #49", "HF #505", "cybertronai #16", "HF #4752", "HF #4826", "HF #5462")
 @given(
     st.fixed_dictionaries(
         dict(
@@ -73,6 +74,7 @@ def test_a_seed_draws_the_same_tokens_and_another_seed_others():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.fault("HF #4752", "HF #4826", "HF #5462")
 def test_tokens_come_one_by_one_and_none_is_predicted_in_vain():
     model = make_model()
     calls = []

@@ -46,6 +46,7 @@ def cache_files(folder):
     return [path for path in folder.rglob("*") if path.suffix in (".nbi", ".nbc")]
 
 
+@pytest.mark.fault("numba #9350", "numba #9312")
 def test_the_cache_lies_in_its_folder_and_nowhere_else(tmp_path):
     environment = {"NPXL_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path / "home")}
     assert run(**environment) == 0
@@ -55,6 +56,7 @@ def test_the_cache_lies_in_its_folder_and_nowhere_else(tmp_path):
     assert run(**environment) == 1
 
 
+@pytest.mark.fault("numba #4908", "numba #5566", "numba #4032", "outlines #983", "pylops #777")
 @pytest.mark.parametrize("variable", ["NPXL_CACHE_DIR", "HOME"])
 def test_without_a_folder_to_write_to_kernels_work_all_the_same(tmp_path, variable):
     file = tmp_path / "file"

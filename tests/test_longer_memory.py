@@ -21,6 +21,9 @@ def run(tmp_path_factory):
     return small_runs.finish(run.folder)
 
 
+@pytest.mark.fault(
+    "KY #112", "CyberZHG/keras-transformer-xl #7", "CyberZHG/keras-transformer-xl #8"
+)
 def test_four_times_the_memory_does_not_hurt_and_none_does(run):
     """With distances encoded wrongly or states kept wrongly, more would be worse than less."""
     model, text = run.model("last"), run.corpus.valid.tokens[:20_000]

@@ -33,6 +33,7 @@ def naive_update(old, new, mem_len, ext_len):
     return positions
 
 
+@pytest.mark.fault("KY #59", "KY #118", "KY #96", "HF #2970", "HF #3580")
 @given(
     m=st.integers(0, 7),
     q=st.integers(1, 7),
@@ -55,6 +56,7 @@ def test_the_update_keeps_what_one_position_at_a_time_keeps(
             np.testing.assert_array_equal(memory.layers[slot][:, t], position)
 
 
+@pytest.mark.fault("dhruvramani/Transformers-RL #7", "HF #1235")
 @pytest.mark.parametrize(
     ("m", "q", "ext_len", "mem_len", "kept"),
     [
@@ -115,6 +117,7 @@ def test_states_are_a_read_only_contiguous_copy(case):
         memory.states = before
 
 
+@pytest.mark.fault("HF #9129")
 def test_layers_are_the_slots_in_order():
     memory = Memory(numbered(3))
     assert len(memory.layers) == N_LAYER
@@ -195,6 +198,7 @@ def test_a_memory_keeps_nothing_else_alive():
     assert picked.length == 5
 
 
+@pytest.mark.fault("dhruvramani/Transformers-RL #7")
 @pytest.mark.parametrize("mem_len", [0, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_initial_memory_is_empty_or_zeros(mem_len, dtype):

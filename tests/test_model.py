@@ -42,6 +42,7 @@ ONE_OF_EACH = ModelConfig(
 )
 
 
+@pytest.mark.fault("HF #9129")
 @example(config=ONE_OF_EACH, tgt_lens=[1], batch_size=1, seed=0, trained=False)
 @example(config=SMALL, tgt_lens=[1, 1, 3], batch_size=1, seed=0, trained=True)
 @given(
@@ -71,6 +72,7 @@ def test_segment_after_segment_is_the_references(config, tgt_lens, batch_size, s
         memory, reference_memory = fwd.memory, expected.memory
 
 
+@pytest.mark.fault("KY #98", "HF #3711", "HF #4698", "HF #4054")
 @given(config=configs(dropout=0.0, dropatt=0.0), seed=seeds)
 def test_nll_is_read_off_the_log_probabilities(config, seed):
     model = model_for(config, seed)
@@ -112,6 +114,7 @@ def floating_arrays(value, path="fwd"):
             yield from floating_arrays(getattr(value, field.name), f"{path}.{field.name}")
 
 
+@pytest.mark.fault("HF 4.35.2: float64 refused")
 @pytest.mark.parametrize("attn_type", ATTN_TYPES)
 @pytest.mark.parametrize("pre_lnorm", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -179,6 +182,26 @@ def test_every_parameter_gets_a_gradient(config, seed):
     assert {name for name, gradient in grads.items() if not gradient.any()} <= certain
 
 
+@pytest.mark.fault("HF #6236")
+@pytest.mark.parametrize("attn_type", ATTN_TYPES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tie_weight": False},
+        {"cutoffs": (2, 3)},
+        {"cutoffs": (2,), "div_val": 2, "tie_weight": False, "tie_projs": (False, True)},
+        {"pre_lnorm": True},
+    ],
+)
+def test_a_new_model_sends_a_gradient_to_every_parameter(attn_type, changes):
+    """As it is initialised: an output of zeros would send nothing back, to nothing before it."""
+    config = dataclasses.replace(SMALL, attn_type=attn_type, clamp_len=2, **changes)
+    model = TransformerXL(config, dtype=np.float64)
+    inputs, targets = batch(config, 7)
+    grads = model.backward(model.forward(inputs, targets, some_memory(model)))
+    assert {name for name, gradient in grads.items() if not gradient.any()} == set()
+
+
 def tied_to(name, config):
     """Which tensor of a model stands for one of the same model with nothing tied."""
     part, *_, kind = name.split(".")
@@ -191,6 +214,7 @@ def tied_to(name, config):
     return name
 
 
+@pytest.mark.fault("HF #848")
 @given(config=configs(), seed=seeds)
 def test_a_tied_gradient_is_the_sum_of_the_untied(config, seed):
     tied = model_for(config, seed)
@@ -451,6 +475,7 @@ def test_wrong_targets_are_an_error_with_the_facts(targets, facts):
         assert fact in str(error.value)
 
 
+@pytest.mark.fault("tensor2tensor #1707", "labml #285", "HF #7584")
 @pytest.mark.parametrize("method", ["forward", "log_probs"])
 @pytest.mark.parametrize(
     ("shape", "dtype", "facts"),

@@ -25,6 +25,7 @@ def encoded(distance, d_model):
     return [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
 
 
+@pytest.mark.fault("KY #111")
 @given(n_keys=lengths, d_model=widths, clamp_len=clamps)
 def test_rows_are_the_papers_from_the_furthest_to_the_nearest(n_keys, d_model, clamp_len):
     r = sinusoid(n_keys, d_model, clamp_len)

@@ -76,6 +76,7 @@ def test_tokens_outside_the_vocabulary_are_refused():
         reader.score(good, bad)
 
 
+@pytest.mark.fault("tensor2tensor #1707", "labml #285", "HF #7584")
 def test_a_segment_of_other_streams_is_refused():
     reader = model_for(CONFIG).reader(2)
     text = tokens((3, 2), 0, 7)

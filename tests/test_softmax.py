@@ -69,6 +69,7 @@ def test_backward_adds_to_the_gradients(seed, leading, n_symbols, d):
         assert_eq(a - b, expected, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.fault("numpygrad: repeated tokens and tied weights")
 @given(seeds, leading_shapes, symbols, widths)
 def test_tied_weights_receive_the_gradients_of_both_uses(seed, leading, n_symbols, d):
     """One array takes the gradient of the table as embedding and as output weight."""

@@ -62,6 +62,7 @@ def assert_same_run(run, whole):
 # What it does
 
 
+@pytest.mark.fault("KY #14")
 def test_it_learns_more_than_the_frequencies_of_symbols(tmp_path, text):
     counts = np.bincount(np.frombuffer(text.read_bytes(), np.uint8))
     frequencies = counts[counts > 0] / counts.sum()
@@ -113,6 +114,7 @@ def test_the_best_model_is_the_one_with_the_best_score(whole):
     assert score.nll == best.nll
 
 
+@pytest.mark.fault("KY #69", "KY #24", "KY #92", "KY #102", "fastai #1736")
 def test_metrics_are_means_over_the_steps_since_the_last_line(whole):
     records = [r for r in read_metrics(whole.metrics) if r["split"] == "train"]
     assert [record["step"] for record in records] == [*range(7, 57, 7), 60]
@@ -144,6 +146,7 @@ def test_the_means_are_those_of_the_updates(tmp_path, text):
     assert got == pytest.approx(means)
 
 
+@pytest.mark.fault("KY #69", "KY #24", "KY #92", "KY #102", "fastai #1736")
 @pytest.mark.parametrize(("clip", "part"), [(None, 0), (1e6, 0), (1e-6, 1)])
 def test_the_metrics_say_how_often_it_clipped(tmp_path, text, clip, part):
     create(tmp_path / "run", text, clip=clip, steps=4)
@@ -407,6 +410,7 @@ def test_whoever_fails_does_not_keep_the_run(tmp_path, text):
 # It stops when it must
 
 
+@pytest.mark.fault("nanoGPT #136", "nanoGPT #167", "nanoGPT #215")
 def test_a_loss_that_is_not_finite_stops_it_before_the_update(tmp_path, text, capfd):
     run = create(
         tmp_path / "run", text, lr=1e30, warmup_steps=0, eval_interval=50, save_interval=1e6
@@ -419,6 +423,7 @@ def test_a_loss_that_is_not_finite_stops_it_before_the_update(tmp_path, text, ca
     assert capfd.readouterr().err == ""  # one clear sentence, no warnings beside it
 
 
+@pytest.mark.fault("nanoGPT #136", "nanoGPT #167", "nanoGPT #215")
 def test_a_state_is_saved_when_its_loss_has_proved_finite(tmp_path, text):
     """However often it saves: the update that ruins the parameters is not in the checkpoint."""
     run = create(
@@ -443,6 +448,7 @@ def test_a_validation_loss_that_is_not_finite_stops_it(tmp_path, text):
     assert not run.best.exists()
 
 
+@pytest.mark.fault("KY #69", "KY #24", "KY #92", "KY #102", "fastai #1736")
 def test_a_gradient_that_is_not_finite_stops_it(tmp_path, text, monkeypatch):
     run = create(tmp_path / "run", text)
     monkeypatch.setattr(loop, "gradient_norm", lambda *gradient: math.inf)
@@ -699,6 +705,7 @@ def test_how_to_go_on_is_a_line_of_its_own(tmp_path, text):
     assert output.getvalue().endswith(f"\nnpxl train --out '{folder}' --resume\n")
 
 
+@pytest.mark.fault("HF #466", "HF #2000", "HF #4459")
 def test_a_console_says_when_much_of_the_text_is_unknown(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()

@@ -47,6 +47,7 @@ def test_a_form_whose_names_are_not_known_is_refused(change):
         parts(replace(CONFIG, **change))
 
 
+@pytest.mark.fault("HF #200")
 def test_losses_memories_and_gradients_agree(theirs, model):
     memory = model.init_memory(2)
     for segment, nll, states in zip(

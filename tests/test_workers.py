@@ -147,6 +147,7 @@ def blas_threads() -> set[int]:
     }
 
 
+@pytest.mark.fault("numba #6933", "numba #6637", "threadpoolctl #1", "threadpoolctl #44")
 def test_workers_side_by_side_have_one_blas_thread_each_and_give_the_limit_back():
     with threadpool_limits(2):
         before = blas_threads()
@@ -174,6 +175,7 @@ def test_a_single_task_has_helpers_instead_of_blas_threads():
     assert len(parts) == 2
 
 
+@pytest.mark.fault("numba #6933", "numba #6637", "threadpoolctl #1", "threadpoolctl #44")
 def test_the_limit_comes_back_after_an_error():
     with threadpool_limits(2):
         with pytest.raises(ZeroDivisionError):
