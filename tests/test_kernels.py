@@ -1,6 +1,8 @@
 """Every kernel against naive NumPy, compiled and as plain Python, in float32 and float64."""
 
+import importlib
 import math
+import pkgutil
 from typing import NamedTuple
 from unittest import mock
 
@@ -9,9 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba.core.cpu_options import FastMathOptions
+from numba.core.dispatcher import Dispatcher
 from numerical import assert_eq, read_only, seeds
 from plain import plain, within_bounds
 
+import npxl.kernels
 from npxl.kernels import kernel, vectors
 from npxl.kernels.adam import adam_update
 from npxl.kernels.cross_entropy import (
@@ -791,6 +796,26 @@ f4_1, f4_2, f4_3, f4_4 = (numba.types.Array(f4, ndim, "C") for ndim in (1, 2, 3,
 i8_1, pair = numba.types.Array(i8, 1, "C"), numba.types.UniTuple(i8, 2)
 rule = numba.types.NamedTuple((i8, i8, i8, i8, f4), DropoutRule)
 attention = (f4_4, f4_4, f4_4, f4_3, f4_2, f4_2, f4, i8, rule, pair)
+
+
+@pytest.mark.fault("hyungkwonko/umato #16", "numbagg #287")
+@pytest.mark.skipif(not COMPILED, reason="asks what was compiled")
+def test_no_kernel_may_assume_that_nothing_is_infinite_or_nan():
+    """What today's compiler does not exploit, tomorrow's may: results cannot show it."""
+    modules = [
+        importlib.import_module(f"npxl.kernels.{module.name}")
+        for module in pkgutil.iter_modules(npxl.kernels.__path__)
+    ]
+    compiled = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Dispatcher)
+    ]
+    assert {adam_update, _exp_float32, relative_attention_heads_backward} < set(compiled)
+    for function in compiled:
+        flags = FastMathOptions(function.targetoptions.get("fastmath", False)).flags
+        assert not {"fast", "ninf", "nnan"} & set(flags), function
 
 
 @pytest.mark.skipif(not COMPILED, reason="asks what was compiled")
