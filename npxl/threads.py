@@ -20,7 +20,7 @@ from npxl.errors import NpxlError
 T = TypeVar("T")
 
 _WORTH_SPREADING = 2**24
-"""Multiplications that another thread has to be given at least: to wake one took up to 0.5 ms."""
+"""Multiplications that another thread has to be given at least: to wake one takes 0.1 to 0.5 ms."""
 
 _helpers = threading.local()
 """Of a thread that has helpers: `pool`, and their number `n`."""

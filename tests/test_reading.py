@@ -1,5 +1,7 @@
 """A reader, which keeps keys and values projected, gives the scores of the model's own forward."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -34,11 +36,14 @@ def test_a_reader_scores_as_forward_does(config, batch_size, lengths, seed):
         n_read += length
 
 
-def test_a_long_text_token_by_token():
+@pytest.mark.parametrize("batch_size", [1, 2])  # a token alone has kernels of its own
+@pytest.mark.parametrize("clamp_len", [None, 2])
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+def test_a_long_text_token_by_token(batch_size, clamp_len, pre_lnorm):
     """Often enough for the buffers to be moved to their front many times."""
-    model = model_for(CONFIG)
-    reader, memory = model.reader(2), model.init_memory(2)
-    text = tokens((2, 60), 1, 7)
+    model = model_for(replace(CONFIG, clamp_len=clamp_len, pre_lnorm=pre_lnorm))
+    reader, memory = model.reader(batch_size), model.init_memory(batch_size)
+    text = tokens((batch_size, 60), 1, 7)
     for t in range(59):
         fwd = model.forward(text[:, t : t + 1], text[:, t + 1 : t + 2], memory)
         memory = fwd.memory

@@ -48,7 +48,8 @@ def memories(draw, longest):
     return n_queries, first, stop, n_distances, window, draw(st.sampled_from([1, 3, 16, 17, 33]))
 
 
-def drawn(memory, dtype, seed, n_streams=2, n_heads=3):
+def drawn(memory, dtype, seed, n_streams=2, n_heads=3, largest=1):
+    """Query, key, value, relative, u and v; scores grow with `largest`, the size of the keys."""
     n_queries, _, stop, n_distances, _, width = memory
     draw = np.random.default_rng(seed)
 
@@ -56,8 +57,8 @@ def drawn(memory, dtype, seed, n_streams=2, n_heads=3):
         return draw.standard_normal((*shape, n_heads, width)).astype(dtype)
 
     return (
-        normal(n_streams, n_queries), normal(n_streams, stop), normal(n_streams, stop),
-        normal(n_distances), normal(), normal(),
+        normal(n_streams, n_queries), dtype(largest) * normal(n_streams, stop),
+        normal(n_streams, stop), normal(n_distances), normal(), normal(),
     )  # fmt: skip
 
 
@@ -94,9 +95,9 @@ def packed(memory, key, value, dtype, n_heads=3):
     return key_t, values
 
 
-def check_packed(kernels, memory, dtype, seed):
+def check_packed(kernels, memory, dtype, seed, largest=1):
     _, first, stop, n_distances, window, width = memory
-    query, key, value, relative, u, v = drawn(memory, dtype, seed)
+    query, key, value, relative, u, v = drawn(memory, dtype, seed, largest=largest)
     expected = naive(memory, query, key, value, relative, u, v).astype(dtype)
     key_t, values = packed(memory, key, value, dtype)
     relative_t = pack_transposed(relative, (0, 3))
@@ -135,12 +136,12 @@ def test_packed_attention(dtype, memory, seed):
     check_packed([packed_attention_heads_forward], memory, dtype, seed)
 
 
-def check_one(kernels, memory, dtype, seed):
+def check_one(kernels, memory, dtype, seed, largest=1):
     """The last query alone: of one stream, projected by the kernel from what the layer reads."""
     memory = (1, *memory[1:])
     _, first, stop, n_distances, window, width = memory
     n_heads, d_model = 3, 5
-    _, key, value, relative, u, v = drawn(memory, dtype, seed, n_streams=1)
+    _, key, value, relative, u, v = drawn(memory, dtype, seed, n_streams=1, largest=largest)
     draw = np.random.default_rng(seed + 1)
     x = draw.standard_normal(d_model).astype(dtype)
     w_q, w_k, w_v = draw.standard_normal((3, n_heads * width, d_model)).astype(dtype)
@@ -178,6 +179,12 @@ def test_attention_of_one_at_the_edges_of_tiles(dtype, memory):
 @given(memory=memories(40 if COMPILED else 6), seed=seeds)
 def test_attention_of_one(dtype, memory, seed):
     check_one([attention_of_one], memory, dtype, seed)
+
+
+@pytest.mark.parametrize("memory", EDGES_OF_ONE)
+def test_scores_whose_exponentials_overflow(memory):
+    check_packed(forms(packed_attention_heads_forward), memory, np.float64, 1, largest=1e4)
+    check_one(forms(attention_of_one), memory, np.float64, 1, largest=1e4)
 
 
 @dtypes

@@ -195,11 +195,11 @@ WITHOUT: dict[str, Callable[[], None]] = {
     "fused-rectifier": lambda: _replace(feed_forward, rectify_forward, rectify_backward),
     "fused-norm": lambda: _replace(layer_norm, layer_norm_rows_forward, layer_norm_rows_backward),
     "fused-adam": lambda: _replace(optimizers, adam_update),
-    "one-token": lambda: setattr(reading, "OneToken", lambda model: None),
     "kept-memory": lambda: setattr(threads, "keep_freed_memory", lambda: False),
 }
 """Names of optimisations, and what takes them out of this process.
 
-Two more are known to `npxl.bench.sides`: `workers`, without which one thread does it all, and
-`projected-memory`, without which every segment projects the whole memory's keys and values anew.
+Three more are known to `npxl.bench.sides`: `workers`, without which one thread does it all,
+`projected-memory`, without which every segment projects the whole memory's keys and values anew,
+and `one-token`, without which a token alone is read as any segment is.
 """

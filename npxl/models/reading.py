@@ -41,9 +41,11 @@ class TransformerXLReader:
         What to read with.
     batch_size
         Streams B.
+    one_token
+        Read a token that comes alone by kernels of its own; for comparison, as any other segment.
     """
 
-    def __init__(self, model: TransformerXL, batch_size: int) -> None:
+    def __init__(self, model: TransformerXL, batch_size: int, one_token: bool = True) -> None:
         self._model = model
         config = model.config
         memory = model.init_memory(batch_size)
@@ -52,7 +54,7 @@ class TransformerXLReader:
         self._keys_t, self._values = self._buffers(batch_size, 2 * config.mem_len)
         self._relative_t: Array = np.empty((config.n_layer, config.n_head, 0, 0, 0), model.dtype)
         self._n_distances = 0
-        self._one: OneToken | None = OneToken(model)
+        self._one = OneToken(model) if one_token else None
         for n, states in enumerate(memory.layers):
             self._project(n, self._normalized(n, states), 0, range(config.n_head), None)
 
