@@ -209,7 +209,7 @@ def test_the_plain_twin_of_adam_gives_the_same():
 
 
 def test_every_optimization_can_be_left_out():
-    assert {*plain.WITHOUT, "workers", "projected-memory"} == OPTIMIZATIONS.keys()
+    assert {*plain.WITHOUT, "workers", "projected-memory", "one-token"} == OPTIMIZATIONS.keys()
     assert {f"without {name}" for name in OPTIMIZATIONS} < set(SIDES)
 
 
