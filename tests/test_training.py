@@ -289,7 +289,10 @@ SCRIPT = """
     class Signalling(ConsoleReporter):
         def step(self, report):
             if report.step == int(step):
-                threading.Timer(float(delay), os.kill, (os.getpid(), int(number))).start()
+                if float(delay) == 0:
+                    os.kill(os.getpid(), int(number))
+                else:
+                    threading.Timer(float(delay), os.kill, (os.getpid(), int(number))).start()
 
     run = Run.open(folder)
     print(Trainer(run).run(Signalling(Console(width=200))))
