@@ -403,6 +403,33 @@ def test_relative_attention_as_plain_python(dtype, segment, seed):
 
 
 @dtypes
+@pytest.mark.parametrize("segment", [*SEGMENTS[:3], Segment(1, 11, 7, 2, 3, 2, 6)])
+def test_without_distances_content_decides_alone(dtype, segment):
+    """As with distances that are all zero; in plain Python nothing beyond an array is touched."""
+    x, d_attended = arrays_of(segment, dtype)
+    x.relative[:] = 0
+    expected, expected_gradients = naive_attention(segment, x, d_attended)
+    x = x._replace(relative=x.relative[:, :, :0])
+    tolerance = dict.fromkeys(("rtol", "atol"), 40 * rounding(dtype))
+    kernels = relative_attention_heads_forward, relative_attention_heads_backward
+    both = [kernels]
+    if segment.n_queries < 12:
+        both.append(tuple(plain(function, _BLOCK=2 * TILE_ROWS) for function in kernels))
+    for forward, backward in both:
+        in_memory = vectors._in_memory if forward in kernels else within_bounds
+        with mock.patch.object(vectors, "_in_memory", in_memory):
+            outputs = filled(forward, x, segment.value_width)
+            d = gradients(backward, x, outputs, d_attended)
+        for output, truth in zip(outputs, expected, strict=True):
+            assert_eq(output, truth.astype(dtype), **tolerance)
+        assert d.relative.shape == x.relative.shape
+        assert (d.v == 1).all()  # nothing is added
+        for name in ("query", "key", "value", "u"):
+            truth = getattr(expected_gradients, name) + (name == "u")
+            assert_eq(getattr(d, name), truth.astype(dtype), **tolerance)
+
+
+@dtypes
 @pytest.mark.parametrize("dropout", [False, True])
 def test_heads_by_themselves_are_what_they_are_among_others(dtype, dropout):
     """To the last bit, and nothing of the others is written."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
-from npxl.kernels.packing import pack, pack_biased, pack_transposed, unpack
+from npxl.kernels.packing import pack, pack_biased, pack_transposed, round_up, unpack
 from npxl.kernels.random_mask import keep
 from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS, multiply_tile, row_maximum
 
@@ -56,9 +56,10 @@ def relative_attention_heads_forward(
         A_ij = (q_i + u)ᵀ k_j + (q_i + v)ᵀ r_δ,  δ = (K − q + i) − j    terms (a) + (c), (b) + (d)
 
     query [B, q, H, D]; key [B, K, H, D]; value [B, K, H, E]; relative r [K, H, D] by descending
-    distance; u and v [H, D]; scale of their type; window W keys a query.  dropout is a rule for
-    `keep`, which has a threshold of 0 for none.  Only the heads of range(*heads) are computed:
-    attended [B, q, H, E], and what the backward pass needs, largest and normalizer [B, H, q].
+    distance, or [K, H, 0] where scores have no terms (b) and (d); u and v [H, D]; scale of their
+    type; window W keys a query.  dropout is a rule for `keep`, which has a threshold of 0 for none.
+    Only the heads of range(*heads) are computed: attended [B, q, H, E], and what the backward pass
+    needs, largest and normalizer [B, H, q].
     """
     extent = Extent(query.shape[1], key.shape[1], key.shape[1], window, 0)
     scores = np.zeros((_BLOCK, extent.n_keys + 2 * _MARGIN), query.dtype)
@@ -178,8 +179,8 @@ def relative_attention_heads_backward(
     scores = np.zeros((_BLOCK, row_length), dtype)  # A, then ã
     d_scores = np.zeros((_BLOCK, row_length), dtype)  # dã, then dA
     relatives, relative_t = pack(relative, heads), pack_transposed(relative, heads)
-    n_heads, _, padded = relatives.shape
-    d_relatives = np.zeros((n_heads, n_keys + TILE_ROWS, padded), dtype)
+    n_heads, padded = len(relatives), round_up(width, TILE_COLUMNS)
+    d_relatives = np.zeros((n_heads, n_keys + TILE_ROWS, relatives.shape[2]), dtype)
     d_query_u, d_query_v = np.empty((_BLOCK, padded), dtype), np.empty((_BLOCK, padded), dtype)
     for b in range(n_streams):
         query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
@@ -395,7 +396,7 @@ def _add_to_distances(cells, x, block, extent, out):
         # Of the block's queries, those that are late enough to have one of these four distances.
         i = max(block, n_queries - c - TILE_ROWS)
         corner = (i - block) * row_length + _MARGIN + c - (n_queries - 1 - i)
-        for column in range(0, padded, TILE_COLUMNS):
+        for column in range(0, out.shape[1], TILE_COLUMNS):
             multiply_tile(
                 cells, corner, (1, row_length + 1), x, i * padded + column, padded,
                 out, c * padded + column, padded, end - i, True,
