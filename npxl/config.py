@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from npxl.errors import NpxlError
 
-AttentionType = Literal["dai", "shaw"]
+AttentionType = Literal["dai", "shaw", "vaswani"]
 InitialMemory = Literal["empty", "zeros"]
 Loss = Literal["full", "half"]
 Precision = Literal["float32", "float64"]
@@ -55,14 +55,16 @@ class ModelConfig:
     mem_len
         Hidden states M of earlier segments cached per layer; 0 turns recurrence off.
     attn_window
-        Keys W a query sees, itself included; none: all that is cached. Results do not depend on how
-        a text is cut into segments exactly when W ≤ mem_len + 1.
+        Keys W a query sees, itself included; none: all that is cached. With encodings of distances,
+        results do not depend on how a text is cut into segments exactly when W ≤ mem_len + 1.
     attn_type
         How positions are encoded, as in the paper's Table 6: dai, its own sinusoids of distances;
-        shaw, a learned table of distances in each layer.
+        shaw, a learned table of distances in each layer; vaswani, sinusoids of places added to the
+        embeddings.
     clamp_len
-        Distances beyond this are encoded as this distance; none: every distance is its own. A
-        learned table has clamp_len + 1 rows.
+        Distances beyond this are encoded as this distance, and places further than this before the
+        segment's last as that; none: every distance is its own. A learned table has clamp_len + 1
+        rows.
     ext_len
         Tokens before each segment that are read again as context, without being scored.
     dropout
@@ -186,6 +188,11 @@ class ModelConfig:
                 f"tie_projs is {self.tie_projs!r}, but it must be left out: where div_val is 1 and "
                 "d_embed is d_model there are no projections to tie."
             )
+
+    @property
+    def encodes_distances(self) -> bool:
+        """Whether attention knows distances alone, so that states do not depend on their place."""
+        return self.attn_type in ("dai", "shaw")
 
     @property
     def learns_positions(self) -> bool:

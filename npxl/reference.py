@@ -64,12 +64,18 @@ def forward(
     h = mask("embedding", embedded)  # [B, q, d]
     # All layers and streams share one mask of R, so that it is drawn for a batch of one.
     r = [position(distance, config) for distance in range(n_keys)]  # r[distance] is [d]
-    r = list(mask("positions", np.array(r[::-1])[None])[0, ::-1])
+    if config.attn_type == "dai":
+        r = list(mask("positions", np.array(r[::-1])[None])[0, ::-1])
 
     layer_inputs = []
     kink = math.inf
     for n in range(config.n_layer):
         layer_inputs.append(h)
+        if config.attn_type == "vaswani" and n == 0:  # added to what is read, not to what is kept
+            places = np.array(r[::-1])  # [K, d], the last token's in the last row
+            n_memory = seen[0].shape[1]
+            seen[0] = seen[0] + places[:n_memory]
+            h = mask("embedding", embedded + places[n_memory:])
         h, layer_kink = layer(params, config, n, h, seen[n], r, mask)
         kink = min(kink, layer_kink)
     h = mask("hidden", h)
@@ -171,6 +177,8 @@ def score(
         k_r = params[f"{name}.relative"][row, head]
         bias = params[f"{name}.relative_bias"][row, head]
         return q @ k + q @ k_r + u @ k + bias
+    if config.attn_type != "dai":
+        return q @ k
     biases = name if config.untie_r else "attention"
     u, v = params[f"{biases}.u"][head], params[f"{biases}.v"][head]
     k_r = params[f"{name}.w_r"][rows] @ r[distance]

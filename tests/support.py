@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from npxl import ModelConfig, TransformerXL
 
-ATTN_TYPES = ["dai", "shaw"]
+DISTANCES = ["dai", "shaw"]
+"""Values of attn_type with which states do not depend on their place."""
+PLACES = ["vaswani"]
+"""Those with which they do."""
+ATTN_TYPES = [*DISTANCES, *PLACES]
 LEARNED = ["shaw"]
 """Values of attn_type that need a table, and so the largest distance that it has a row for."""
 

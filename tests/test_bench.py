@@ -69,6 +69,14 @@ def test_a_learned_table_needs_no_product():
     assert reading_traffic(shaw, 2, 2) == 4 * (n_parameters + k * width * 2 * 2)
 
 
+def test_content_alone_needs_no_products_with_distances():
+    vaswani = replace(TINY.model, attn_type="vaswani")
+    cells, width, k, d = 4 + 5, 6, 5, 4
+    less = 2 * (2 * 3 * cells * width + 2 * k * d * width)  # two streams; W_{k,R} once for both
+    assert training_step(TINY.model, 2, 2) - training_step(vaswani, 2, 2) == less
+    assert reading(TINY.model, 2) - reading(vaswani, 2) == 2 * cells * width
+
+
 def test_arithmetic_of_reading_has_no_memory_in_it_but_its_cells():
     d, width, inner, v, t, cells = 4, 6, 5, 7, 2, 4 + 5
     assert reading(TINY.model, 2) == 2 * (

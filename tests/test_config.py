@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given
-from support import LEARNED, configs
+from support import ATTN_TYPES, LEARNED, configs
 
 from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.bench.arithmetic import training_step
@@ -127,8 +127,9 @@ def test_a_learned_table_needs_its_size(attn_type):
 
 
 def test_biases_that_there_are_not_cannot_be_untied():
-    with pytest.raises(NpxlError, match="untie_r is True, but only the attn_type dai reads it"):
-        ModelConfig(attn_type="shaw", clamp_len=3, untie_r=True)
+    for attn_type in set(ATTN_TYPES) - {"dai"}:
+        with pytest.raises(NpxlError, match="untie_r is True, but only the attn_type dai reads it"):
+            ModelConfig(attn_type=attn_type, clamp_len=3, untie_r=True)
 
 
 @pytest.mark.parametrize(
@@ -238,13 +239,14 @@ def test_the_original_by_name_has_the_defaults_of_its_train_py():
 @given(config=configs())
 def test_parameters_are_counted_by_the_closed_formula(config):
     d, di, width = config.d_model, config.d_inner, config.n_head * config.d_head
-    attention, biases = {
-        "dai": (5 * width * d, 2 * width * (config.n_layer if config.untie_r else 1)),
-        "shaw": (
-            4 * width * d + width + (width + config.n_head) * (1 + (config.clamp_len or 0)),
-            0,
-        ),
+    rows = 1 + (config.clamp_len or 0)
+    attention = 4 * width * d
+    attention += {
+        "dai": width * d,
+        "shaw": width + rows * (width + config.n_head),
+        "vaswani": 0,
     }[config.attn_type]
+    biases = 2 * width * (config.n_layer if config.untie_r else 1) * (config.attn_type == "dai")
     layers = config.n_layer * (attention + 2 * d * di + di + 5 * d)
     bounds, d_embed, div_val = (0, *config.cutoffs, config.vocab_size), config.d_embed or d, 1
     table, projections = 0, []

@@ -1,4 +1,4 @@
-"""Attention under the ablation's other encodings against two independent forms of each."""
+"""Attention of the ablation's other encodings against two independent forms of each."""
 
 import math
 from dataclasses import replace
@@ -19,6 +19,11 @@ from npxl.layers.attention import (
     attention_probabilities,
     relative_attention_forward,
 )
+from npxl.layers.content_attention import (
+    ContentWeights,
+    content_attention_backward,
+    content_attention_forward,
+)
 from npxl.layers.dropout import dropout_forward
 from npxl.layers.positions import sinusoid
 from npxl.layers.shaw_attention import (
@@ -30,13 +35,16 @@ from npxl.layers.shaw_attention import (
 clamps = st.integers(1, 9) | st.sampled_from([15, 16, 17, 99])
 
 
+both = pytest.mark.parametrize("kind", ["shaw", "content"])
+
+
 class Problem(NamedTuple):
     context: np.ndarray  # [B, K, d]
-    weights: ShawWeights
+    weights: ShawWeights | ContentWeights
     dy: np.ndarray  # [B, q, d]
 
 
-def problem(shape, clamp_len, dtype=np.float64):
+def problem(shape, clamp_len, dtype=np.float64, kind="shaw"):
     """Inputs, and a random cotangent of the output."""
     draw = np.random.default_rng(shape.seed)
     heads, width = (shape.n_heads, shape.d_head), shape.n_heads * shape.d_head
@@ -44,11 +52,12 @@ def problem(shape, clamp_len, dtype=np.float64):
     def normal(*size, scale=1.0):
         return draw.normal(0, scale, size).astype(dtype)
 
-    weights = ShawWeights(
-        *(normal(width, shape.d_model, scale=0.7) for _ in range(3)),
-        normal(shape.d_model, width), normal(*heads),
-        normal(clamp_len + 1, *heads), normal(clamp_len + 1, shape.n_heads),
-    )  # fmt: skip
+    weights = ContentWeights(
+        *(normal(width, shape.d_model, scale=0.7) for _ in range(3)), normal(shape.d_model, width)
+    )
+    if kind == "shaw":
+        tables = normal(clamp_len + 1, *heads), normal(clamp_len + 1, shape.n_heads)
+        weights = ShawWeights(*weights, normal(*heads), *tables)
     return Problem(
         normal(shape.batch_size, shape.n_keys, shape.d_model),
         weights,
@@ -57,15 +66,20 @@ def problem(shape, clamp_len, dtype=np.float64):
 
 
 def forward(shape, p):
-    return shaw_attention_forward(
-        p.context, shape.n_queries, p.weights, shape.window, shape.dropatt, shape.dropout,
-        *sites(shape),
-    )  # fmt: skip
+    options = p.weights, shape.window, shape.dropatt, shape.dropout, *sites(shape)
+    if isinstance(p.weights, ShawWeights):
+        return shaw_attention_forward(p.context, shape.n_queries, *options)
+    return content_attention_forward(p.context, shape.n_queries, shape.n_heads, *options)
 
 
-def backward(shape, p, cache, first=0):
-    grads = ShawWeights(*map(np.zeros_like, p.weights))
-    return shaw_attention_backward(p.dy, cache, p.weights, grads, first), grads
+def backward(shape, p, cache, first=0, grads=None):
+    """The gradient of the context, and those of the weights, added to `grads`."""
+    if grads is None:
+        grads = type(p.weights)(*map(np.zeros_like, p.weights))
+    function = shaw_attention_backward
+    if isinstance(p.weights, ContentWeights):
+        function = content_attention_backward
+    return function(p.dy, cache, p.weights, grads, first), grads
 
 
 def gradients(shape, p):
@@ -94,9 +108,10 @@ def reference_output(shape, p):
     """y by the reference's probabilities."""
     params = {f"layers.0.attention.{name}": w for name, w in p.weights._asdict().items()}
     config = SimpleNamespace(
-        n_head=shape.n_heads, d_head=shape.d_head, attn_window=shape.window, attn_type="shaw",
-        clamp_len=len(p.weights.relative) - 1,
-    )  # fmt: skip
+        n_head=shape.n_heads, d_head=shape.d_head, attn_window=shape.window, attn_type="vaswani"
+    )
+    if isinstance(p.weights, ShawWeights):
+        config.attn_type, config.clamp_len = "shaw", len(p.weights.relative) - 1
     return output(
         shape,
         p,
@@ -104,8 +119,8 @@ def reference_output(shape, p):
     )
 
 
-def gathered_output(shape, p):
-    """y by whole matrices, and a row of the table looked up for every cell."""
+def whole_output(shape, p):
+    """y by whole matrices; each cell looks up its row of a table."""
     weights, heads = p.weights, (shape.n_heads, shape.d_head)
     segment = p.context[:, shape.n_memory :]
     q, k, v = (
@@ -113,11 +128,13 @@ def gathered_output(shape, p):
         for x, w in ((segment, weights.w_q), (p.context, weights.w_k), (p.context, weights.w_v))
     )
     distances = np.arange(shape.n_memory, shape.n_keys)[:, None] - np.arange(shape.n_keys)  # [q, K]
-    clamp_len = len(weights.relative) - 1
-    rows = clamp_len - np.clip(distances, 0, clamp_len)
-    scores = np.einsum("bihd,bjhd->bhij", q + weights.u, k)
-    scores += np.einsum("bihd,ijhd->bhij", q, weights.relative[rows])
-    scores += np.einsum("ijh->hij", weights.relative_bias[rows])
+    scores = np.einsum("bihd,bjhd->bhij", q, k)
+    if isinstance(weights, ShawWeights):
+        clamp_len = len(weights.relative) - 1
+        rows = clamp_len - np.clip(distances, 0, clamp_len)
+        scores += np.einsum("hd,bjhd->bhj", weights.u, k)[:, :, None]
+        scores += np.einsum("bihd,ijhd->bhij", q, weights.relative[rows])
+        scores += np.einsum("ijh->hij", weights.relative_bias[rows])
     scores = np.where((distances >= 0) & (distances < shape.window), scores, -np.inf)
     scores /= math.sqrt(shape.d_head)
     e = np.exp(scores - scores.max(-1, keepdims=True))
@@ -149,28 +166,31 @@ edges = examples(
 tile_edges = examples(*((s, c) for s in TILE_EDGES[-2 if not COMPILED else 0 :] for c in (7, 200)))
 
 
+@both
 @edges
 @given(shape=shapes, clamp_len=clamps)
-def test_forward_is_the_references(shape, clamp_len):
-    p = problem(shape, clamp_len)
+def test_forward_is_the_references(kind, shape, clamp_len):
+    p = problem(shape, clamp_len, kind=kind)
     y, _ = forward(shape, p)
     expected = reference_output(shape, p)
     assert y.dtype == expected.dtype
     assert relative_error(y, expected, floor=1e-3) < 1e-12
 
 
+@both
 @edges
 @tile_edges
 @given(shape=shapes | long_shapes, clamp_len=clamps)
-def test_forward_is_that_of_a_table_that_every_cell_looks_up(shape, clamp_len):
-    p = problem(shape, clamp_len)
-    assert relative_error(forward(shape, p)[0], gathered_output(shape, p), floor=1e-3) < 1e-12
+def test_forward_is_that_of_whole_matrices(kind, shape, clamp_len):
+    p = problem(shape, clamp_len, kind=kind)
+    assert relative_error(forward(shape, p)[0], whole_output(shape, p), floor=1e-3) < 1e-12
 
 
+@both
 @edges
 @given(shape=shapes, clamp_len=clamps)
-def test_backward_is_the_slope_of_forward(shape, clamp_len):
-    p = problem(shape, clamp_len)
+def test_backward_is_the_slope_of_forward(kind, shape, clamp_len):
+    p = problem(shape, clamp_len, kind=kind)
     computed = gradients(shape, p)
     overall = max(np.abs(gradient).max() for gradient in computed.values())
     for name, array in arrays(p).items():
@@ -178,10 +198,11 @@ def test_backward_is_the_slope_of_forward(shape, clamp_len):
         assert relative_error(computed[name], slopes, floor=1e-3 * overall) < 1e-7, name
 
 
+@both
 @tile_edges
 @given(shape=long_shapes, clamp_len=clamps)
-def test_backward_of_many_queries_is_the_slope_of_forward_in_any_direction(shape, clamp_len):
-    p = problem(shape, clamp_len)
+def test_backward_of_many_queries_is_the_slope_of_forward_in_any_direction(kind, shape, clamp_len):
+    p = problem(shape, clamp_len, kind=kind)
     draw = np.random.default_rng(shape.seed + 1)
     computed = gradients(shape, p)
     for name, array in arrays(p).items():
@@ -191,24 +212,26 @@ def test_backward_of_many_queries_is_the_slope_of_forward_in_any_direction(shape
         assert abs(np.vdot(computed[name], direction) - slope) < 1e-7 * max(size, 1e-2), name
 
 
+@both
 @given(shape=shapes | long_shapes, clamp_len=clamps)
-def test_backward_adds_to_the_gradients_it_is_given(shape, clamp_len):
-    p = problem(shape, clamp_len)
+def test_backward_adds_to_the_gradients_it_is_given(kind, shape, clamp_len):
+    p = problem(shape, clamp_len, kind=kind)
     _, cache = forward(shape, p)
     _, once = backward(shape, p, cache)
     twice = type(once)(*map(np.copy, once))
-    shaw_attention_backward(p.dy, cache, p.weights, twice)
+    backward(shape, p, cache, grads=twice)
     for one, two in zip(once, twice, strict=True):
         np.testing.assert_allclose(two, 2 * one, rtol=1e-13, atol=1e-13 * np.abs(one).max())
 
 
+@both
 @edges
 @tile_edges
 @given(shape=shapes | long_shapes, clamp_len=clamps)
-def test_a_segment_in_pieces_gives_what_it_gives_at_once(shape, clamp_len):
+def test_a_segment_in_pieces_gives_what_it_gives_at_once(kind, shape, clamp_len):
     """The scores know distances only, and memory is read as the segment is."""
     shape = replace(shape, dropout=0.0, dropatt=0.0)  # masks are numbered by the whole
-    p = problem(shape, clamp_len)
+    p = problem(shape, clamp_len, kind=kind)
     y, cache = forward(shape, p)
     whole_context, whole = backward(shape, p, cache)
     cuts = [0, shape.n_queries // 3, shape.n_queries // 2, shape.n_queries]
@@ -220,15 +243,16 @@ def test_a_segment_in_pieces_gives_what_it_gives_at_once(shape, clamp_len):
         piece = p._replace(context=p.context[:, :n_keys], dy=p.dy[:, start:stop])
         y_piece, cache = forward(replace(shape, n_queries=stop - start), piece)
         np.testing.assert_allclose(y_piece, y[:, start:stop], rtol=1e-12, atol=1e-12)
-        d_context[:, :n_keys] += shaw_attention_backward(piece.dy, cache, p.weights, grads)
+        d_context[:, :n_keys] += backward(shape, piece, cache, grads=grads)[0]
     assert relative_error(d_context, whole_context, floor=1.0) < 1e-12
     for in_pieces, at_once in zip(grads, whole, strict=True):
         assert relative_error(in_pieces, at_once, floor=1.0) < 1e-12
 
 
+@both
 @given(shape=shapes | long_shapes, clamp_len=clamps, first=st.integers(0, 80))
-def test_first_leaves_out_the_gradient_of_what_comes_before(shape, clamp_len, first):
-    p = problem(shape, clamp_len)
+def test_first_leaves_out_the_gradient_of_what_comes_before(kind, shape, clamp_len, first):
+    p = problem(shape, clamp_len, kind=kind)
     first = min(first, shape.n_memory)
     _, cache = forward(shape, p)
     whole, whole_grads = backward(shape, p, cache)
@@ -239,26 +263,28 @@ def test_first_leaves_out_the_gradient_of_what_comes_before(shape, clamp_len, fi
         np.testing.assert_array_equal(of_tail, of_whole)
 
 
+@both
 @edges
 @tile_edges
 @given(shape=shapes | long_shapes, clamp_len=clamps)
-def test_what_no_query_sees_has_no_gradient_and_no_influence(shape, clamp_len):
+def test_what_no_query_sees_has_no_gradient_and_no_influence(kind, shape, clamp_len):
     """Exactly: keys, and rows of the table for distances that there are not."""
-    p = problem(shape, clamp_len)
+    p = problem(shape, clamp_len, kind=kind)
     unseen = range(max(0, shape.n_memory - shape.window + 1))
     furthest = min(shape.window, shape.n_keys) - 1  # the largest distance that a query has
-    without = range(max(0, clamp_len - furthest))
+    unused = range(max(0, clamp_len - furthest))
     changed = p._replace(
         context=p.context.copy(), weights=type(p.weights)(*map(np.copy, p.weights))
     )
     changed.context[:, unseen] = 1e100
-    changed.weights.relative[without] = -1e100
-    changed.weights.relative_bias[without] = 1e100
+    tables = [name for name in p.weights._fields if name.startswith("relative")]
+    for name in tables:
+        getattr(changed.weights, name)[unused] = -1e100
     np.testing.assert_array_equal(forward(shape, p)[0], forward(shape, changed)[0])
     before, after = gradients(shape, p), gradients(shape, changed)
     assert not before["context"][:, unseen].any()
-    assert not before["relative"][without].any()
-    assert not before["relative_bias"][without].any()
+    for name in tables:
+        assert not before[name][unused].any()
     for name, gradient in before.items():
         np.testing.assert_array_equal(gradient, after[name])
 
@@ -314,10 +340,11 @@ def test_masked_probabilities_are_exactly_zero_and_the_rest_sums_to_one():
         assert (a[:, :, i, seen] > 0).all()
 
 
+@both
 @tile_edges
 @given(shape=shapes | long_shapes, clamp_len=clamps)
-def test_float32_stays_float32_and_near_float64(shape, clamp_len):
-    p, single = problem(shape, clamp_len), problem(shape, clamp_len, np.float32)
+def test_float32_stays_float32_and_near_float64(kind, shape, clamp_len):
+    p, single = problem(shape, clamp_len, kind=kind), problem(shape, clamp_len, np.float32, kind)
     y, _ = forward(shape, single)
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, forward(shape, p)[0], rtol=1e-4, atol=1e-4)
@@ -329,9 +356,25 @@ def test_float32_stays_float32_and_near_float64(shape, clamp_len):
 
 def test_without_a_site_nothing_is_dropped():
     shape = Shape(n_queries=5, n_memory=4)
+    options = dict(dropatt=0.5, dropout=0.5)
     p = problem(shape, 3)
-    y, _ = shaw_attention_forward(p.context, 5, p.weights, 99, dropatt=0.5, dropout=0.5)
+    y, _ = shaw_attention_forward(p.context, 5, p.weights, 99, **options)
     np.testing.assert_array_equal(y, forward(shape, p)[0])
+    p = problem(shape, 3, kind="content")
+    y, _ = content_attention_forward(p.context, 5, 1, p.weights, 99, **options)
+    np.testing.assert_array_equal(y, forward(shape, p)[0])
+
+
+@both
+def test_the_order_of_keys_matters_to_encodings_of_distances_alone(kind):
+    """Content alone knows memory as a set."""
+    shape = Shape(batch_size=2, n_heads=2, d_head=3, d_model=4, n_queries=3, n_memory=6)
+    p = problem(shape, 8, kind=kind)
+    order = [3, 4, 5, 0, 1, 2, 6, 7, 8]
+    y, _ = forward(shape, p)
+    y_shuffled, _ = forward(shape, p._replace(context=p.context[:, order]))
+    difference = np.abs(y_shuffled - y).max()
+    assert difference > 1e-2 if kind == "shaw" else difference < 1e-13
 
 
 @pytest.mark.parametrize("clamp_len", [1, 3, 6])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ATTN_TYPES
+from support import DISTANCES, PLACES
 
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.inference import generate
@@ -33,7 +33,7 @@ def make_model(seed=0, **changes):
             mem_len=st.integers(0, 9),
             attn_window=st.none() | st.integers(1, 12),
             clamp_len=st.integers(1, 6),
-            attn_type=st.sampled_from(ATTN_TYPES),
+            attn_type=st.sampled_from(DISTANCES),
             ext_len=st.sampled_from([0, 3]),
             initial_memory=st.sampled_from(["empty", "zeros"]),
             pre_lnorm=st.booleans(),
@@ -55,6 +55,34 @@ def test_log_probs_are_those_of_one_pass_over_the_whole_text(config, n_prompt, m
     log_p, _ = whole.log_probs(text[None, :-1], whole.init_memory(1))
     expected = log_p[0, np.arange(n_prompt - 1, len(text) - 1), text[n_prompt:]]
     np.testing.assert_allclose([g.log_prob for g in drawn], expected, rtol=0, atol=1e-12)
+
+
+@given(
+    st.fixed_dictionaries(
+        dict(
+            attn_type=st.sampled_from(PLACES),
+            mem_len=st.integers(0, 9),
+            attn_window=st.none() | st.integers(1, 12),
+            clamp_len=st.integers(1, 6),
+            ext_len=st.sampled_from([0, 3]),
+            initial_memory=st.sampled_from(["empty", "zeros"]),
+        )
+    ),
+    st.integers(1, 140),
+    st.none() | st.integers(0, 30),
+)
+def test_with_an_encoding_of_places_what_is_seen_is_read_again(config, n_prompt, mem_len):
+    model = make_model(**config)
+    prompt = np.random.default_rng(n_prompt).integers(V, size=n_prompt)
+    drawn = list(generate(model, prompt, 5, mem_len=mem_len))
+
+    n_seen = 1 + (model.config.mem_len if mem_len is None else mem_len)
+    alone = model.reconfigured(mem_len=0, ext_len=0)
+    text = np.concatenate([prompt, [token for token, _ in drawn]])
+    for i, (token, log_prob) in enumerate(drawn):
+        seen = text[: n_prompt + i][None, -n_seen:]
+        log_p, _ = alone.log_probs(seen, alone.init_memory(1))
+        assert log_prob == pytest.approx(log_p[0, -1, token], abs=1e-12)
 
 
 def test_greedy_takes_the_most_probable_token_each_time():

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import central_difference, seeds
-from support import configs, cut, model_for, read, segmentations, tokens
+from support import (
+    ATTN_TYPES,
+    DISTANCES,
+    PLACES,
+    configs,
+    cut,
+    model_for,
+    read,
+    segmentations,
+    tokens,
+)
 
 from npxl import MaskKey, Memory, ModelConfig
 
@@ -19,10 +29,11 @@ SMALL = dict(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5)
 recurrent = {"d_model": widths, "ext_len": 0, "dropout": 0.0, "dropatt": 0.0}
 
 
-# Windows as wide as the memory allows: W ≤ mem_len + 1.
-windowed = configs(**recurrent, attn_window=st.integers(1, 7)).map(
-    lambda config: replace(config, attn_window=min(config.attn_window, config.mem_len + 1))
-)
+def windowed(attn_types=ATTN_TYPES):
+    """Windows as wide as the memory allows: W ≤ mem_len + 1."""
+    return configs(
+        **recurrent, attn_window=st.integers(1, 7), attn_type=st.sampled_from(attn_types)
+    ).map(lambda config: replace(config, attn_window=min(config.attn_window, config.mem_len + 1)))
 
 
 def stream(config, seed, length=LENGTH, batch_size=2):
@@ -30,7 +41,7 @@ def stream(config, seed, length=LENGTH, batch_size=2):
 
 
 @pytest.mark.fault("KY #113")
-@given(config=windowed, lengths=segmentations(LENGTH), seed=seeds)
+@given(config=windowed(DISTANCES), lengths=segmentations(LENGTH), seed=seeds)
 def test_results_do_not_depend_on_the_segmentation(config, lengths, seed):
     model, text = model_for(config, seed), stream(config, seed)
     whole, whole_memory = read(model, text, [LENGTH])
@@ -38,6 +49,27 @@ def test_results_do_not_depend_on_the_segmentation(config, lengths, seed):
     np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-12)
     assert memory.length == whole_memory.length
     np.testing.assert_allclose(memory.states, whole_memory.states, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attn_type", PLACES)
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+@pytest.mark.parametrize("mem_len", [1, 4])
+def test_with_an_encoding_of_places_they_do(mem_len, pre_lnorm, attn_type):
+    """Wherever a window ends: the paper's reason for encoding distances."""
+    config = ModelConfig(
+        **SMALL, mem_len=mem_len, attn_window=mem_len + 1, pre_lnorm=pre_lnorm,
+        attn_type=attn_type, clamp_len=99,
+    )  # fmt: skip
+    for each in (attn_type, *DISTANCES):
+        model, text = model_for(replace(config, attn_type=each)), stream(config, 0)
+        whole, whole_memory = read(model, text, [LENGTH])
+        pieces, memory = read(model, text, [LENGTH // 2, LENGTH // 2])
+        scores = np.abs(pieces - whole).max()
+        if each in PLACES:
+            assert scores > 1e-2
+            np.testing.assert_array_equal(memory.layers[0], whole_memory.layers[0])
+        else:
+            assert scores < 1e-12
 
 
 @pytest.mark.fault("KY #113")
@@ -56,7 +88,7 @@ def test_one_key_more_and_results_depend_on_the_segmentation(mem_len, pre_lnorm)
 
 
 @pytest.mark.fault("HF #14832", "KY #86", "lucidrains/x-transformers #64")
-@given(config=windowed, lengths=segmentations(LENGTH), seed=seeds, at=places)
+@given(config=windowed(), lengths=segmentations(LENGTH), seed=seeds, at=places)
 def test_a_token_reaches_exactly_as_far_as_the_layers_windows_add_up_to(config, lengths, seed, at):
     model, text = model_for(config, seed), stream(config, seed)
     other = text.copy()
@@ -119,7 +151,7 @@ def test_zeros_to_start_with_are_attended_to():
     assert np.abs(empty - zeros).max() > 1e-2
 
 
-@given(config=windowed, seed=seeds, ext_len=st.integers(1, 3), tgt_len=st.integers(1, 4))
+@given(config=windowed(DISTANCES), seed=seeds, ext_len=st.integers(1, 3), tgt_len=st.integers(1, 4))
 def test_reading_tokens_again_scores_none_twice_and_changes_no_score(
     config, seed, ext_len, tgt_len
 ):

@@ -29,6 +29,7 @@ from npxl.kernels.relative_attention import (
     relative_attention_heads_backward,
 )
 from npxl.layers import attention
+from npxl.layers.content_attention import ContentWeights
 from npxl.layers.dropout import dropout_cache
 from npxl.layers.shaw_attention import ShawWeights
 from npxl.models import decoder_layer, transformer_xl
@@ -83,6 +84,10 @@ def flipped(function, part):
             for name in ShawWeights._fields
         ),
         *(
+            ("content_attention_backward", f"grads.{name}", f"layers.?.attention.{name}")
+            for name in ContentWeights._fields
+        ),
+        *(
             ("feed_forward_backward", f"grads.{name}", f"layers.?.feed_forward.{name}")
             for name in ("w_1", "b_1", "w_2", "b_2")
         ),
@@ -111,9 +116,8 @@ def flipped(function, part):
 def test_the_tensors_that_a_wrong_sign_spoils_are_named(monkeypatch, function, part, wrong):
     module = decoder_layer if hasattr(decoder_layer, function) else transformer_xl
     monkeypatch.setattr(module, function, flipped(getattr(module, function), part))
-    config = CONFIG
-    if function.startswith("shaw"):
-        config = replace(CONFIG, attn_type="shaw", clamp_len=2, untie_r=False)
+    kind = {"shaw": "shaw", "content": "vaswani"}.get(function.partition("_")[0], "dai")
+    config = replace(CONFIG, attn_type=kind, clamp_len=2, untie_r=kind == "dai")
     report = check(config)
     names = [check.name for check in report.tensors]
     expected = {name for name in names if any(fnmatch(name, each) for each in wrong.split())}
@@ -185,7 +189,8 @@ def test_every_sign_matters(monkeypatch, module, function, n):
                 monkeypatch.setattr(each, function.name, wrong)
     one = replace(CONFIG, n_layer=1)
     shaw = replace(one, attn_type="shaw", clamp_len=1, untie_r=False)
-    configs = (one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9))
+    vaswani = replace(shaw, attn_type="vaswani")
+    configs = (one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9), vaswani)
     try:
         assert not all(check(config).passed for config in configs)
     except NpxlError:

@@ -20,12 +20,12 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     t = tgt_len
     k = _n_keys(config, t)
     d, width = config.d_model, config.n_head * config.d_head
-    cells = visible_cells(config, tgt_len) * width
+    cells = _cell_products(config, tgt_len)
     segment = 2 * t * d * width + 2 * t * d * config.d_inner  # W_q and W_o; W_1 and W_2
     context = 2 * k * d * width  # W_k and W_v
-    forward = segment + context + 3 * cells
+    forward = segment + context + cells
     # To the weights as much again; to the inputs as well, but of W_k and W_v to the segment's only.
-    backward = segment + context + segment + 2 * t * d * width + 6 * cells
+    backward = segment + context + segment + 2 * t * d * width + 2 * cells
     # W_{k,R}, forward and to the weights: once for all streams.  A table needs no product.
     positions = 2 * k * d * width if config.attn_type == "dai" else 0
     output = 3 * t * d * config.vocab_size
@@ -36,9 +36,17 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
 def reading(config: ModelConfig, tgt_len: int) -> int:
     """One segment of one stream with full memory whose keys and values are there already."""
     t, d, width = tgt_len, config.d_model, config.n_head * config.d_head
-    layer = 4 * t * d * width + 2 * t * d * config.d_inner
-    layer += 3 * visible_cells(config, tgt_len) * width
+    layer = 4 * t * d * width + 2 * t * d * config.d_inner + _cell_products(config, tgt_len)
     return 2 * (config.n_layer * layer + t * d * config.vocab_size)
+
+
+def _cell_products(config: ModelConfig, tgt_len: int) -> int:
+    """Products that the forward pass of one layer takes for pairs of a query and a key.
+
+    Scores of content, scores of distances where there are any, and the sum of values.
+    """
+    each = 3 if config.encodes_distances else 2
+    return each * visible_cells(config, tgt_len) * config.n_head * config.d_head
 
 
 def visible_cells(config: ModelConfig, tgt_len: int) -> int:

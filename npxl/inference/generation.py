@@ -1,9 +1,9 @@
-"""Continuing a text: the prompt once, then one token at a time with memory."""
+"""Continuing a text: the prompt once, then one token at a time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 from npxl.config import checked_int
 from npxl.errors import NpxlError
-from npxl.models import LanguageModel, Reader
+from npxl.models import LanguageModel
 from npxl.threads import available_cores, helpers
 
 Array = NDArray[Any]
@@ -45,6 +45,8 @@ def generate(
     of them where the model has a smaller window.  So it does not matter how the prompt is cut into
     segments, and the log-probabilities are those of one pass over the whole text with
     `model.reconfigured(mem_len=mem_len, attn_window=min(attn_window, mem_len + 1), ext_len=0)`.
+    That needs states that do not depend on their place.  Where they do, with an encoding of places,
+    the last mem_len + 1 tokens are read again for every token: as one segment, without memory.
 
     Parameters
     ----------
@@ -111,12 +113,12 @@ def _continuation(
 ) -> Iterator[Generated]:
     blas = ThreadpoolController().select(user_api="blas")
 
-    reader = model.reader(1)
+    read = _reading(model)
 
     def after(ids: Array) -> Array:
         # Each token alone, so that a caller who does not ask for more leaves no limit behind.
         with blas.limit(limits=1), helpers(available_cores() - 1):
-            return _next_log_probs(reader, ids)
+            return _next_log_probs(read, ids)
 
     for start in range(0, len(prompt), _PROMPT_SEGMENT):
         log_p = after(prompt[start : start + _PROMPT_SEGMENT])
@@ -127,10 +129,26 @@ def _continuation(
             log_p = after(np.array([token]))
 
 
-def _next_log_probs(reader: Reader, ids: Array) -> Array:
+def _reading(model: LanguageModel) -> Callable[[Array], Array]:
+    """What goes on with ids [1, K], and gives log p of every symbol after the last: [1, ·, V]."""
+    if model.config.encodes_distances:
+        return model.reader(1).log_probs
+    n_seen = model.config.mem_len + 1
+    alone = model.reconfigured(mem_len=0)
+    seen = np.empty((1, 0), np.int64)
+
+    def read_again(ids: Array) -> Array:
+        nonlocal seen
+        seen = np.concatenate([seen, ids], axis=1)[:, -n_seen:]
+        return alone.log_probs(seen, alone.init_memory(1))[0]
+
+    return read_again
+
+
+def _next_log_probs(read: Callable[[Array], Array], ids: Array) -> Array:
     """log p of every symbol after the last of `ids` [K], which is read: float64 [V]."""
     with np.errstate(all="ignore"):
-        log_p = reader.log_probs(ids[None])
+        log_p = read(ids[None])
     last: Array = log_p[0, -1].astype(np.float64)
     if np.isnan(last).any() or last.max() == -math.inf:
         raise NpxlError(

@@ -17,6 +17,12 @@ from npxl.layers.attention import (
     relative_attention_backward,
     relative_attention_forward,
 )
+from npxl.layers.content_attention import (
+    ContentCache,
+    ContentWeights,
+    content_attention_backward,
+    content_attention_forward,
+)
 from npxl.layers.dropout import MaskKey, site_of
 from npxl.layers.feed_forward import (
     FeedForwardCache,
@@ -55,13 +61,17 @@ class LayerWeights(NamedTuple):
 class LayerCache(NamedTuple):
     """What the backward pass needs."""
 
-    attention: AttentionCache | ShawCache
+    attention: AttentionCache | ShawCache | ContentCache
     attention_norm: LayerNormCache
     feed_forward: FeedForwardCache
     feed_forward_norm: LayerNormCache
 
 
-_ATTENTION_WEIGHTS: dict[str, Any] = {"dai": AttentionWeights, "shaw": ShawWeights}
+_ATTENTION_WEIGHTS: dict[str, Any] = {
+    "dai": AttentionWeights,
+    "shaw": ShawWeights,
+    "vaswani": ContentWeights,
+}
 """What attention has parameters for, by `attn_type`."""
 
 
@@ -202,12 +212,16 @@ def _attention_forward(
     )  # fmt: skip
     if config.attn_type == "shaw":
         return shaw_attention_forward(context, n_queries, *options)
-    assert positions is not None
-    return relative_attention_forward(context, n_queries, positions, *options)
+    if config.attn_type == "dai":
+        assert positions is not None
+        return relative_attention_forward(context, n_queries, positions, *options)
+    return content_attention_forward(context, n_queries, config.n_head, *options)
 
 
 def _attention_backward(dy: Array, cache: Any, weights: Any, grads: Any, first: int) -> Array:
     """That of what `_attention_forward` returned."""
     if isinstance(cache, ShawCache):
         return shaw_attention_backward(dy, cache, weights, grads, first)
-    return relative_attention_backward(dy, cache, weights, grads, first)
+    if isinstance(cache, AttentionCache):
+        return relative_attention_backward(dy, cache, weights, grads, first)
+    return content_attention_backward(dy, cache, weights, grads, first)

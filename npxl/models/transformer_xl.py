@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from npxl.config import ModelConfig, checked_int, from_dict, to_dict
 from npxl.errors import NpxlError, described
+from npxl.layers.absolute_positions import add_sinusoids
 from npxl.layers.adaptive_softmax import (
     AdaptiveSoftmaxCache,
     SoftmaxCluster,
@@ -360,6 +361,9 @@ class TransformerXL:
         for n, layer_memory in enumerate(memory.layers):
             states.append(h)
             seen = layer_memory[:, memory.length - n_memory :]  # [B, K − q, d]
+            if n == 0 and config.attn_type == "vaswani":
+                site = site_of(key, "embedding")
+                h, seen = add_sinusoids(h, seen, config.clamp_len, config.dropout, site)
             h, cache = decoder_layer_forward(
                 h, seen, positions, self.layer(self.params, n), config, key, f"layers.{n}"
             )
