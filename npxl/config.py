@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from npxl.errors import NpxlError
 
-AttentionType = Literal["dai", "shaw", "vaswani"]
+AttentionType = Literal["dai", "shaw", "vaswani", "al-rfou"]
 InitialMemory = Literal["empty", "zeros"]
 Loss = Literal["full", "half"]
 Precision = Literal["float32", "float64"]
@@ -60,7 +60,7 @@ class ModelConfig:
     attn_type
         How positions are encoded, as in the paper's Table 6: dai, its own sinusoids of distances;
         shaw, a learned table of distances in each layer; vaswani, sinusoids of places added to the
-        embeddings.
+        embeddings; al-rfou, a learned table of places in each layer, added to what it reads.
     clamp_len
         Distances beyond this are encoded as this distance, and places further than this before the
         segment's last as that; none: every distance is its own. A learned table has clamp_len + 1
@@ -197,7 +197,7 @@ class ModelConfig:
     @property
     def learns_positions(self) -> bool:
         """Whether layers have tables with a row for each distance up to clamp_len."""
-        return self.attn_type == "shaw"
+        return self.attn_type in ("shaw", "al-rfou")
 
     @property
     def n_learned(self) -> int:

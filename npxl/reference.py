@@ -106,6 +106,10 @@ def layer(
         gain, bias = params[f"{name}.{which}_norm.gain"], params[f"{name}.{which}_norm.bias"]
         return np.array([[layer_norm(row, gain, bias, config) for row in rows] for rows in x])
 
+    if config.attn_type == "al-rfou":
+        table, n_keys = params[f"{name}.position"], memory.shape[1] + n_queries
+        places = np.array([table[learned_row(n_keys - 1 - j, config)] for j in range(n_keys)])
+        memory, h = memory + places[: n_keys - n_queries], h + places[n_keys - n_queries :]
     context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
     if config.pre_lnorm:
         context = norm(context, "attention")

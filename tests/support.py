@@ -13,10 +13,10 @@ from npxl import ModelConfig, TransformerXL
 
 DISTANCES = ["dai", "shaw"]
 """Values of attn_type with which states do not depend on their place."""
-PLACES = ["vaswani"]
+PLACES = ["vaswani", "al-rfou"]
 """Those with which they do."""
 ATTN_TYPES = [*DISTANCES, *PLACES]
-LEARNED = ["shaw"]
+LEARNED = ["shaw", "al-rfou"]
 """Values of attn_type that need a table, and so the largest distance that it has a row for."""
 
 _OPTIONS = {

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numerical import assert_eq, read_only, seeds
+from numerical import assert_adjoint, assert_eq, read_only, seeds
 from support import PLACES, configs, model_for, tokens
 
-from npxl import MaskKey, Memory, ModelConfig
-from npxl.layers.absolute_positions import add_sinusoids
+from npxl import MaskKey, Memory, ModelConfig, TransformerXL
+from npxl.layers.absolute_positions import (
+    add_learned_backward,
+    add_learned_forward,
+    add_sinusoids,
+)
 from npxl.layers.dropout import dropout_forward
 from npxl.layers.embedding import embedding_forward
 from npxl.layers.positions import sinusoid
@@ -56,6 +60,36 @@ def test_the_last_token_of_a_segment_is_at_zero_and_the_others_before_it():
     np.testing.assert_array_equal(read[0], by_distance[[4, 3]])
 
 
+@given(n_keys=st.integers(1, 9), clamp_len=st.integers(1, 9), seed=seeds)
+def test_learned_places_are_rows_that_further_ones_share(n_keys, clamp_len, seed):
+    draw = np.random.default_rng(seed)
+    context, table = draw.standard_normal((3, n_keys, 4)), draw.standard_normal((clamp_len + 1, 4))
+    y = add_learned_forward(read_only(context), read_only(table))
+    for j in range(n_keys):
+        place = table[clamp_len - min(n_keys - 1 - j, clamp_len)]
+        np.testing.assert_array_equal(y[:, j], context[:, j] + place)
+    d_context, before = draw.standard_normal(context.shape), draw.standard_normal(table.shape)
+    d_table = before.copy()
+    add_learned_backward(read_only(d_context), d_table)
+    # The map of the table alone is linear: y − context.
+    assert_adjoint(y - context, d_context, table, d_table - before)
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+def test_places_in_memory_learn_though_the_memory_does_not(pre_lnorm):
+    model = small("al-rfou", pre_lnorm=pre_lnorm)
+    states = np.random.default_rng(0).standard_normal((3, 2, 8, 6))
+    text = tokens((2, 4), vocab_size=7)
+    grads = model.backward(model.forward(text[:, :2], text[:, 2:], Memory(states)))
+    for n in range(3):
+        by_distance = np.abs(grads[f"layers.{n}.position"][::-1]).max(1)
+        assert (by_distance[:10] > 1e-6).all()  # two tokens and eight in memory
+        assert not by_distance[10:].any()
+    seen_less = model.reconfigured(attn_window=4)
+    grads = seen_less.backward(seen_less.forward(text[:, :2], text[:, 2:], Memory(states)))
+    assert not grads["layers.0.position"][::-1][5:].any()
+
+
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_is_kept_has_no_place_however_often_it_is_read(attn_type, dtype):
@@ -70,6 +104,18 @@ def test_what_is_kept_has_no_place_however_often_it_is_read(attn_type, dtype):
         memory = fwd.memory
     embedded = embedding_forward(text[:, 8:16], model.params["embedding.weight"])
     assert_eq(memory.layers[0], embedded)
+
+
+@given(config=configs(attn_type="al-rfou", dropout=0.0, dropatt=0.0, ext_len=0), seed=seeds)
+def test_a_layer_keeps_what_the_one_below_gave_without_its_own_places(config, seed):
+    model = model_for(replace(config, mem_len=4), seed)
+    text = tokens((2, 4), seed, config.vocab_size)
+    before = model.forward(text, text, model.init_memory(2)).memory
+    for n in range(config.n_layer):
+        moved = TransformerXL(model.config, params=model.params.astype(np.float64))
+        moved.params[f"layers.{n}.position"][...] += 1
+        after = moved.forward(text, text, moved.init_memory(2)).memory
+        assert_eq(after.states[: n + 1], before.states[: n + 1])  # what is read up to layer n
 
 
 @every
@@ -137,8 +183,9 @@ def changes_when_segments_are_exchanged(model, slot):
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_which_segment_a_deeper_state_is_from_is_lost(slot):
-    """Section 3.3 of the paper; the first layer alone gives the states in memory their places."""
+    """Section 3.3 of the paper: only where places are added to it does memory have an order."""
     assert changes_when_segments_are_exchanged(small("dai"), slot) > 1e-3
     assert changes_when_segments_are_exchanged(small("shaw"), slot) > 1e-3
+    assert changes_when_segments_are_exchanged(small("al-rfou"), slot) > 1e-3  # in every layer
     change = changes_when_segments_are_exchanged(small("vaswani"), slot)
     assert change > 1e-3 if slot == 0 else change < 1e-12

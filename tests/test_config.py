@@ -245,6 +245,7 @@ def test_parameters_are_counted_by_the_closed_formula(config):
         "dai": width * d,
         "shaw": width + rows * (width + config.n_head),
         "vaswani": 0,
+        "al-rfou": rows * d,
     }[config.attn_type]
     biases = 2 * width * (config.n_layer if config.untie_r else 1) * (config.attn_type == "dai")
     layers = config.n_layer * (attention + 2 * d * di + di + 5 * d)

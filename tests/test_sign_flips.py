@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from plain import plain, within_bounds
-from support import model_for, tokens
+from support import PLACES, model_for, tokens
 from test_reading_kernels import EDGES, EDGES_OF_ONE, check_one, check_packed
 
 import npxl.kernels
@@ -87,6 +87,7 @@ def flipped(function, part):
             ("content_attention_backward", f"grads.{name}", f"layers.?.attention.{name}")
             for name in ContentWeights._fields
         ),
+        ("add_learned_backward", "d_table", "layers.?.position"),
         *(
             ("feed_forward_backward", f"grads.{name}", f"layers.?.feed_forward.{name}")
             for name in ("w_1", "b_1", "w_2", "b_2")
@@ -116,7 +117,8 @@ def flipped(function, part):
 def test_the_tensors_that_a_wrong_sign_spoils_are_named(monkeypatch, function, part, wrong):
     module = decoder_layer if hasattr(decoder_layer, function) else transformer_xl
     monkeypatch.setattr(module, function, flipped(getattr(module, function), part))
-    kind = {"shaw": "shaw", "content": "vaswani"}.get(function.partition("_")[0], "dai")
+    kinds = {"shaw": "shaw", "content": "vaswani", "add": "al-rfou"}
+    kind = kinds.get(function.partition("_")[0], "dai")
     config = replace(CONFIG, attn_type=kind, clamp_len=2, untie_r=kind == "dai")
     report = check(config)
     names = [check.name for check in report.tensors]
@@ -189,8 +191,8 @@ def test_every_sign_matters(monkeypatch, module, function, n):
                 monkeypatch.setattr(each, function.name, wrong)
     one = replace(CONFIG, n_layer=1)
     shaw = replace(one, attn_type="shaw", clamp_len=1, untie_r=False)
-    vaswani = replace(shaw, attn_type="vaswani")
-    configs = (one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9), vaswani)
+    places = [replace(shaw, attn_type=attn_type) for attn_type in PLACES]
+    configs = (one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9), *places)
     try:
         assert not all(check(config).passed for config in configs)
     except NpxlError:

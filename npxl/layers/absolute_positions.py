@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.layers.dropout import Site, dropout_forward
-from npxl.layers.positions import sinusoid
+from npxl.layers.positions import (
+    learned_positions_backward,
+    learned_positions_forward,
+    sinusoid,
+)
 
 Array = NDArray[Any]
 
@@ -30,3 +34,14 @@ def add_sinusoids(
     of_segment = np.broadcast_to(positions[n_memory:], h.shape)
     dropped, _ = dropout_forward(of_segment, dropout, site)
     return h + dropped, memory + positions[:n_memory]
+
+
+def add_learned_forward(context: Array, table: Array) -> Array:
+    """h̃ + P, with a layer's own table P [C + 1, d] (Al-Rfou et al. 2019): context [B, K, d]."""
+    y: Array = context + learned_positions_forward(table, context.shape[1])
+    return y
+
+
+def add_learned_backward(d_context: Array, d_table: Array) -> None:
+    """Adds to d_table; the gradient of the context is d_context [B, K, d] as it is."""
+    learned_positions_backward(d_context.sum(0), d_table)

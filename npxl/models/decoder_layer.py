@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
+from npxl.layers.absolute_positions import add_learned_backward, add_learned_forward
 from npxl.layers.attention import (
     AttentionCache,
     AttentionWeights,
@@ -52,6 +53,7 @@ class NormWeights(NamedTuple):
 class LayerWeights(NamedTuple):
     """Parameters of one layer, or their gradients."""
 
+    position: Array | None  # [C + 1, d_model], where places are learned
     attention: Any  # of a class in _ATTENTION_WEIGHTS
     attention_norm: NormWeights
     feed_forward: FeedForwardWeights
@@ -71,6 +73,7 @@ _ATTENTION_WEIGHTS: dict[str, Any] = {
     "dai": AttentionWeights,
     "shaw": ShawWeights,
     "vaswani": ContentWeights,
+    "al-rfou": ContentWeights,
 }
 """What attention has parameters for, by `attn_type`."""
 
@@ -91,19 +94,20 @@ def layers_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "w_1": (config.d_inner, d), "b_1": (config.d_inner,),
         "w_2": (d, config.d_inner), "b_2": (d,),
     }  # fmt: skip
+    of_attention = _ATTENTION_WEIGHTS[config.attn_type]._fields
     parts: dict[str, Shapes] = {
-        "attention": {
-            name: attention[name] for name in _ATTENTION_WEIGHTS[config.attn_type]._fields
-        },
+        "attention": {name: attention[name] for name in of_attention},
         "attention_norm": norm,
         "feed_forward": feed_forward,
         "feed_forward_norm": norm,
     }
+    tensors = {f"{part}.{name}": shape for part in parts for name, shape in parts[part].items()}
+    if config.attn_type == "al-rfou":
+        tensors = {"position": (config.n_learned, d), **tensors}
     shapes = {
-        _name(config, n, part, name): shape
+        _name(config, n, tensor): shape
         for n in range(config.n_layer)
-        for part, tensors in parts.items()
-        for name, shape in tensors.items()
+        for tensor, shape in tensors.items()
     }
     # What all layers share comes first.
     return dict(sorted(shapes.items(), key=lambda item: item[0].startswith("layers.")))
@@ -113,9 +117,10 @@ def layer_weights(params: Params, n: int, config: ModelConfig) -> LayerWeights:
     """Views of layer n's parameters, or of their gradients."""
 
     def views(part: str, kind: type[Any]) -> Any:
-        return kind(*(params[_name(config, n, part, name)] for name in kind._fields))
+        return kind(*(params[_name(config, n, f"{part}.{name}")] for name in kind._fields))
 
     return LayerWeights(
+        params.get(_name(config, n, "position")),
         views("attention", _ATTENTION_WEIGHTS[config.attn_type]),
         views("attention_norm", NormWeights),
         views("feed_forward", FeedForwardWeights),
@@ -123,10 +128,10 @@ def layer_weights(params: Params, n: int, config: ModelConfig) -> LayerWeights:
     )
 
 
-def _name(config: ModelConfig, n: int, part: str, name: str) -> str:
+def _name(config: ModelConfig, n: int, tensor: str) -> str:
     """Of layer n's tensor in the flat vector; u and v may be those of all layers."""
-    is_shared = name in ("u", "v") and config.shares_biases
-    return f"{part}.{name}" if is_shared else f"layers.{n}.{part}.{name}"
+    is_shared = tensor in ("attention.u", "attention.v") and config.shares_biases
+    return tensor if is_shared else f"layers.{n}.{tensor}"
 
 
 def decoder_layer_forward(
@@ -145,6 +150,9 @@ def decoder_layer_forward(
     """
     epsilon = config.layer_norm_epsilon
     context = np.concatenate([memory, h], axis=1)  # h̃ = [SG(m) ∘ h], [B, K, d]
+    if weights.position is not None:
+        context = add_learned_forward(context, weights.position)
+        h = context[:, memory.shape[1] :]
     if config.pre_lnorm:
         context, attention_norm = layer_norm_forward(context, *weights.attention_norm, epsilon)
     y, attention = _attention_forward(
@@ -183,17 +191,19 @@ def decoder_layer_backward(
     if not pre_lnorm:
         dh = layer_norm_backward(dh, cache.attention_norm, gain, *grads.attention_norm)
     n_keys, n_queries = cache.attention.context.shape[1], dh.shape[1]
-    n_memory = n_keys - n_queries
-    # Under pre-normalization the memory's rows pass through the gain and bias as well, which
-    # receive gradient from them; the memory itself still does not.
-    d_context = _attention_backward(
-        dh, cache.attention, weights.attention, grads.attention, first=0 if pre_lnorm else n_memory
-    )
+    # The memory, a constant, has no gradient.  But what is added to its rows has, and so have the
+    # gain and bias that they pass through under pre-normalization.
+    first = 0 if pre_lnorm or weights.position is not None else n_keys - n_queries
+    d_context = _attention_backward(dh, cache.attention, weights.attention, grads.attention, first)
     if pre_lnorm:
         d_context = layer_norm_backward(
             d_context, cache.attention_norm, gain, *grads.attention_norm
         )
-    return dh + d_context[:, d_context.shape[1] - n_queries :]
+    of_segment = d_context[:, d_context.shape[1] - n_queries :]
+    of_segment += dh
+    if grads.position is not None:
+        add_learned_backward(d_context, grads.position)
+    return of_segment
 
 
 def _attention_forward(
