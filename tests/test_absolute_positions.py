@@ -16,7 +16,6 @@ from npxl.layers.absolute_positions import (
     add_sinusoids,
 )
 from npxl.layers.dropout import dropout_forward
-from npxl.layers.embedding import embedding_forward
 from npxl.layers.positions import sinusoid
 
 SMALL = ModelConfig(
@@ -90,10 +89,11 @@ def test_places_in_memory_learn_though_the_memory_does_not(pre_lnorm):
     assert not grads["layers.0.position"][::-1][5:].any()
 
 
+@pytest.mark.fault("KY #15")
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_is_kept_has_no_place_however_often_it_is_read(attn_type, dtype):
-    """KY #15: the original adds to its memory in place, again in every segment."""
+    """The original adds to its memory in place, again in every segment."""
     config = replace(SMALL, attn_type=attn_type)
     model, text = model_for(config, dtype=dtype), tokens((2, 17), vocab_size=7)
     memory = model.init_memory(2)
@@ -102,7 +102,7 @@ def test_what_is_kept_has_no_place_however_often_it_is_read(attn_type, dtype):
         fwd = model.forward(text[:, start : start + 2], text[:, start + 1 : start + 3], memory)
         assert_eq(memory.states, held)
         memory = fwd.memory
-    embedded = embedding_forward(text[:, 8:16], model.params["embedding.weight"])
+    embedded = model.embed(text[:, 8:16])
     assert_eq(memory.layers[0], embedded)
 
 
@@ -123,7 +123,7 @@ def test_in_training_what_is_kept_is_the_dropped_embedding(attn_type):
     model, text = small(attn_type, dropout=0.4), tokens((2, 5), vocab_size=7)
     key = MaskKey(3)
     fwd = model.forward(text[:, :4], text[:, 1:], model.init_memory(2), key)
-    embedded = embedding_forward(text[:, :4], model.params["embedding.weight"])
+    embedded = model.embed(text[:, :4])
     assert_eq(fwd.memory.layers[0], dropout_forward(embedded, 0.4, key.site("embedding"))[0])
 
 

@@ -349,7 +349,8 @@ class TransformerXL:
     ) -> tuple[Array, list[Array], StackCache]:
         """All layers: from embeddings [B, q, d] to hidden states [B, q, d].
 
-        Also returns what each layer read, n_layer arrays [B, q, d]: the states to cache.
+        Also returns what each layer read, n_layer arrays [B, q, d], without places that were added
+        to it: the states to cache.
         """
         config = self.config
         # The first query sees W − 1 cached positions, the others fewer: the rest is not read.
