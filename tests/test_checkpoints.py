@@ -73,7 +73,7 @@ def test_what_is_saved_is_loaded(tmp_path, dtype, length):
 def test_progress_is_loaded_without_the_tensors(tmp_path):
     """From a sparse file of 64 GiB, which would not fit in memory."""
     size = 1 << 36
-    progress = {"step": 3, "best": None, "tally": {}}
+    progress = {"step": 3, "best": None, "plateau": {}, "tally": {}}
     header = {
         "__metadata__": {"npxl": json.dumps({"progress": progress})},
         "softmax.bias": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]},
@@ -162,7 +162,7 @@ def write_flat_memory(path):
         good.model,
         path,
         {"training.memory": np.zeros(4)},
-        {"progress": {"best": None, "tally": {}}},
+        {"progress": {"best": None, "plateau": {}, "tally": {}}},
     )
 
 

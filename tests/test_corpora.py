@@ -396,6 +396,22 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, cache, monkeypa
     assert len(load_corpus(path, "words").train) == 270
 
 
+def test_where_a_file_ends_within_a_line_is_a_part_of_what_was_encoded(tmp_path):
+    """The same bytes: cut within the only line of a file, or each the end of a file."""
+    words = " ".join(f"w{n}" for n in range(100))
+    (tmp_path / "one.txt").write_text(words)
+    one = load_corpus(tmp_path / "one.txt", "words")
+    parts, start = tmp_path / "parts", 0
+    parts.mkdir()
+    for name in ("train", "valid", "test"):
+        stop = start + one.split(name).n_bytes
+        (parts / f"{name}.txt").write_text(words[start:stop])
+        start = stop
+    several = load_corpus(parts, "words")
+    assert len(several.train) == len(one.train) + 1  # <eos>
+    assert several.fingerprint != one.fingerprint
+
+
 def test_the_fingerprint_changes_with_any_token(tmp_path):
     base = {"train": "ab cd\n", "valid": "ab ab\n", "test": "cd ab\n"}
     seen = set()

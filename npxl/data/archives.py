@@ -24,7 +24,7 @@ def unpacked(archive: Path, wanted: Callable[[str], bool]) -> Path:
     NpxlError
         When the archive is damaged, or there is no room or no permission to unpack it.
     """
-    folder = cache_folder() / "unpacked" / Source((whole_file(archive),)).survey().sha256
+    folder = cache_folder() / "unpacked" / Source((whole_file(archive),)).survey().digest
     try:
         with zipfile.ZipFile(archive) as contents:
             for member in contents.infolist():

@@ -176,7 +176,7 @@ def load_corpus(
     kind = vocab.kind if vocab is not None else vocabulary or known.vocabulary
     found = find(known, path, VOCABULARIES[kind].grain)
     surveys = {split: source.survey() for split, source in found.sources.items()}
-    digests = {split: survey.sha256 for split, survey in surveys.items()}
+    digests = {split: survey.digest for split, survey in surveys.items()}
     if vocab is None:
         vocab = _vocabulary_of(known, kind, min_count or known.min_count, found, digests)
     splits = _splits(found.sources, surveys, vocab)
@@ -279,7 +279,7 @@ def _remarks_on(vocab: Vocabulary, known: Dataset) -> tuple[str, ...]:
 def _splits(
     sources: Mapping[str, Source], surveys: Mapping[str, Survey], vocab: Vocabulary
 ) -> dict[str, Split]:
-    digests = {split: survey.sha256 for split, survey in surveys.items()}
+    digests = {split: survey.digest for split, survey in surveys.items()}
     in_place = vocab.kind == "bytes" and not any(
         source.is_shuffled or len(source.spans) > 1 for source in sources.values()
     )

@@ -33,7 +33,7 @@ from npxl.data.vocabularies import (
 from npxl.datasets import WordRule
 from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
 
-_FORMAT = 2
+_FORMAT = 3
 _FOOTER_LENGTH_BYTES = 8
 _LENGTH = np.dtype("<u4")
 """Of the length of a sentence."""
@@ -80,7 +80,7 @@ def vocabulary_of(
     Parameters
     ----------
     sources, digests
-        Of each split, its text and the SHA-256 of its bytes.
+        Of each split, its text and the digest of a survey of it.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def encode(sources: Mapping[str, Source], digests: Mapping[str, str], vocab: Voc
     Parameters
     ----------
     sources, digests
-        Of each split, its text and the SHA-256 of its bytes.
+        Of each split, its text and the digest of a survey of it.
     vocab
         To encode with.
 

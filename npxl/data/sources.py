@@ -27,7 +27,8 @@ _ASCII_SPACE = b" \t\n\r\v\f"
 class Survey(NamedTuple):
     """What one pass over the bytes of a source finds out."""
 
-    sha256: str
+    digest: str
+    """Of the bytes and of what else tokens depend on: where files end, and within a line or not."""
     n_bytes: int
     n_characters: int
     n_newlines: int
@@ -127,10 +128,11 @@ class Span(NamedTuple):
 
     def _with_last_newline(self) -> Iterator[str]:
         yield from self._whole_characters()
-        if self._ends_inside_a_line():
+        if self.ends_inside_a_line():
             yield "\n"
 
-    def _ends_inside_a_line(self) -> bool:
+    def ends_inside_a_line(self) -> bool:
+        """Whether it is the end of a file that does not end with a newline."""
         with opened(self.path) as file:
             if self.stop == self.start or self.stop != _size(file):
                 return False
@@ -175,6 +177,8 @@ class Source:
                 n_bytes += len(block)
                 n_characters += count_characters(np.frombuffer(block, np.uint8))
                 n_newlines += block.count(b"\n")
+            digest.update((span.stop - span.start).to_bytes(8, "little"))
+            digest.update(bytes([span.ends_inside_a_line()]))
         return Survey(digest.hexdigest(), n_bytes, n_characters, n_newlines)
 
     def pieces(self, grain: Grain) -> Iterator[str]:

@@ -142,7 +142,7 @@ def _progress_from(path: str | Path, metadata: dict[str, Any]) -> Progress:
     try:
         values = dict(metadata["progress"])
         tally = Tally(**_numbers(values.pop("tally")))
-        plateau = Plateau(**_numbers(values.pop("plateau", {})))
+        plateau = Plateau(**_numbers(values.pop("plateau")))
         best = values.pop("best")
         best = None if best is None else Evaluation(**_numbers(best))
         return Progress(**_numbers(values), best=best, plateau=plateau, tally=tally)

@@ -36,7 +36,7 @@ from npxl.training.checkpoints import (
 from npxl.training.optimizers import optimizer_for
 from npxl.versions import installed_version
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(eq=False)
