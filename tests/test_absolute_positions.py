@@ -147,6 +147,7 @@ def test_queries_keys_and_values_come_from_states_that_are_all_normalized(attn_t
         assert_eq(key, (context @ weights.attention.w_k.T).reshape(key.shape), atol=1e-12)
 
 
+@pytest.mark.fault("KY #15")
 @every
 def test_without_recurrence_every_segment_is_read_alike(attn_type):
     model, text = small(attn_type, mem_len=0), tokens((1, 8), vocab_size=7)
