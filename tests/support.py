@@ -81,7 +81,7 @@ def segmentations(length):
 
 def model_for(config, seed=0, dtype=np.float64):
     """A model whose parameters, biases too, are so large that no gradient is lost to rounding."""
-    model = TransformerXL(replace(config, init_std=0.4), seed, dtype)
+    model = TransformerXL(replace(config, init_std=0.4, proj_init_std=0.4), seed, dtype)
     rng = np.random.default_rng([seed, 1])
     for view in model.params.values():
         if not view.any():

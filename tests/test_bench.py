@@ -84,6 +84,26 @@ def test_arithmetic_of_reading_has_no_memory_in_it_but_its_cells():
     )
 
 
+def test_arithmetic_of_clusters_product_by_product():
+    """Tokens are drawn uniformly: a third of them in each cluster of three symbols of nine."""
+    plain = replace(TINY.model, vocab_size=9)
+    adaptive = replace(plain, cutoffs=(3, 6), div_val=2, d_embed=8)
+    d, t, in_each = 4, 6, 2
+    embedding = [in_each * d * width for width in (8, 4, 2)]
+    head = [t * d * 8, t * 8 * (3 + 2)]
+    tails = [rows * products for rows in [in_each] for products in (d * 4, 4 * 3, d * 2, 2 * 3)]
+    every = [t * products for products in (d * 4, 4 * 3, d * 2, 2 * 3)]
+
+    def ends(*products):
+        return 2 * (sum(map(sum, products)) - t * d * 9)  # beyond those of the plain softmax
+
+    assert reading(adaptive, t) - reading(plain, t) == ends(embedding, head, tails)
+    difference = reading(adaptive, t, every_symbol=True) - reading(plain, t, every_symbol=True)
+    assert difference == ends(embedding, head, every)
+    difference = training_step(adaptive, 5, t) - training_step(plain, 5, t)
+    assert difference == 5 * 3 * ends(embedding, head, tails)
+
+
 @pytest.mark.parametrize("task", ["train", "evaluate", "generate"])
 def test_every_task_is_measured(monkeypatch, task):
     shape = TINY if task != "generate" else Shape(TINY.model, 1, 1)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from numerical import (
     assert_adjoint,
     assert_eq,
@@ -73,6 +74,92 @@ def test_backward_adds_to_the_gradient(seed, leading, n_symbols, d):
     after = before.copy()
     backward(dy, tokens, after)
     assert_eq(after - before, naive_gradient(tokens, dy, table), rtol=1e-14, atol=1e-14)
+
+
+def draw_clusters(seed, sizes, d, projected, n=9):
+    """Tokens at the boundaries of clusters and elsewhere, repeated; clusters; a cotangent."""
+    rng = np.random.default_rng(seed)
+    bounds = np.cumsum([0, *sizes])
+    edges = np.concatenate([bounds[:-1], bounds[1:] - 1])
+    tokens = np.concatenate([edges, edges[:1], rng.integers(bounds[-1], size=n)])
+    clusters = []
+    for size in sizes:
+        width = int(rng.integers(1, 5)) if projected else d
+        projection = rng.standard_normal((d, width)) if projected else None
+        clusters.append(EmbeddingCluster(rng.standard_normal((size, width)), projection))
+    return tokens[None], clusters, rng.standard_normal((1, tokens.size, d))
+
+
+def zeros_of(clusters):
+    return [
+        EmbeddingCluster(*(None if array is None else np.zeros_like(array) for array in cluster))
+        for cluster in clusters
+    ]
+
+
+several = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+
+
+@given(seeds, several, widths, st.booleans())
+def test_clusters_equal_the_loop(seed, sizes, d, projected):
+    tokens, clusters, dy = draw_clusters(seed, sizes, d, projected)
+    starts = np.cumsum([0, *sizes])
+    y = embedding_forward(read_only(tokens), clusters)
+    grads, expected = zeros_of(clusters), zeros_of(clusters)
+    embedding_backward(read_only(dy), read_only(tokens), clusters, grads)
+    for at in np.ndindex(tokens.shape):
+        i = max(n for n in range(len(sizes)) if starts[n] <= tokens[at])
+        symbol, (table, projection) = tokens[at] - starts[i], clusters[i]
+        matrix = np.eye(d) if projection is None else projection
+        assert_eq(y[at], math.sqrt(d) * matrix @ table[symbol], rtol=1e-13)
+        expected[i].table[symbol] += math.sqrt(d) * matrix.T @ dy[at]
+        if projection is not None:
+            expected[i].projection[...] += math.sqrt(d) * np.outer(dy[at], table[symbol])
+    for actual, right in zip(sum(grads, ()), sum(expected, ()), strict=True):
+        if right is not None:
+            assert_eq(actual, right, rtol=1e-13)
+
+
+@given(seeds, several, widths)
+def test_clusters_equal_central_differences_and_add(seed, sizes, d):
+    tokens, clusters, dy = draw_clusters(seed, sizes, d, projected=True)
+    grads = [EmbeddingCluster(*map(np.ones_like, cluster)) for cluster in clusters]
+    embedding_backward(dy, tokens, clusters, grads)
+    for array, gradient in zip(sum(clusters, ()), sum(grads, ()), strict=True):
+        difference = central_difference(lambda: embedding_forward(tokens, clusters), array, dy)
+        assert_eq(gradient - 1, difference, rtol=1e-7, atol=1e-8)
+
+
+@given(seeds, several, widths, st.booleans())
+def test_clusters_in_float32_stay_in_float32(seed, sizes, d, projected):
+    tokens, clusters, dy = draw_clusters(seed, sizes, d, projected)
+    single = [
+        EmbeddingCluster(*(None if array is None else array.astype(np.float32) for array in each))
+        for each in clusters
+    ]
+    y = embedding_forward(tokens, clusters).astype(np.float32)
+    assert_eq(embedding_forward(tokens, single), y, rtol=1e-5, atol=1e-5)
+    double_grads, single_grads = zeros_of(clusters), zeros_of(single)
+    embedding_backward(dy, tokens, clusters, double_grads)
+    embedding_backward(dy.astype(np.float32), tokens, single, single_grads)
+    for actual, right in zip(sum(single_grads, ()), sum(double_grads, ()), strict=True):
+        if right is not None:
+            assert_eq(actual, right.astype(np.float32), rtol=1e-5, atol=1e-5)
+
+
+def test_clusters_that_no_token_is_in_are_not_read_and_not_written():
+    tokens, clusters, dy = draw_clusters(0, [3, 2, 2], 4, projected=True)
+    tokens = tokens % 3
+    poisoned = [clusters[0]] + [
+        EmbeddingCluster(*(np.full_like(array, np.nan) for array in cluster))
+        for cluster in clusters[1:]
+    ]
+    expected = embedding_forward(tokens, clusters)
+    assert_eq(embedding_forward(tokens, poisoned), expected)
+    grads = zeros_of(clusters)
+    embedding_backward(dy, tokens, poisoned, grads)
+    assert all(array.any() for array in grads[0])
+    assert not any(array.any() for cluster in grads[1:] for array in cluster)
 
 
 @pytest.mark.fault("numpygrad: repeated tokens and tied weights")

@@ -11,7 +11,7 @@ from rich.console import Console
 from support import ATTN_TYPES, configs, model_for, tokens
 
 import npxl
-from npxl import MaskKey, ModelConfig, NpxlError
+from npxl import MaskKey, ModelConfig, NpxlError, TransformerXL
 from npxl.audit import audit, configuration, scaled_down
 from npxl.audit.gradients import INPUT, gradcheck
 from npxl.audit.report import Error
@@ -194,6 +194,42 @@ def test_audit_of_a_large_configuration(pre_lnorm):
     for segment in report.segments.values():
         assert all(check.entries == math.prod(check.shape) for check in segment.tensors)
     assert report.config.attn_window == report.config.mem_len + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "projections"),
+    [
+        (dict(cutoffs=(100, 1000), tie_weight=False), set()),
+        (dict(cutoffs=(100, 1000, 5000), div_val=4, tie_projs=(False, True, True, False)), {0, 3}),
+        (dict(d_embed=16, div_val=1), {0}),
+    ],
+)
+def test_an_audit_of_clusters(monkeypatch, options, projections):
+    """Every tensor of both ends has a gradient in one segment or another."""
+    sizes = {"n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}
+    for name, size in sizes.items():
+        monkeypatch.setitem(configuration._LARGEST, name, size)  # sooner done
+    config = ModelConfig(vocab_size=10_000, n_layer=1, **options)
+    report = audit(config)
+    assert report.passed
+    assert len(report.config.cutoffs) == len(config.cutoffs)
+    found = {
+        check.name: check.largest for each in report.segments.values() for check in each.tensors
+        if check.largest > 0
+    }  # fmt: skip
+    shapes = TransformerXL.parameter_shapes(report.config)
+    assert {name for name in shapes if name.startswith(("embedding", "softmax"))} <= set(found)
+    assert {name for name in found if name.startswith("softmax.") and "projection" in name} == {
+        f"softmax.{i}.projection" for i in projections
+    }
+
+
+def test_a_segment_with_targets_to_ignore_is_checked():
+    config = replace(CONFIG, cutoffs=(3, 5), div_val=2)
+    model, inputs, targets, memory = segment(config, 2, 4)
+    targets[0, 1:3] = targets[1, 0] = npxl.IGNORE
+    report = gradcheck(model, inputs, targets, memory, entries=3)
+    assert report.passed, f"\n{report}"
 
 
 @pytest.mark.parametrize("attn_type", ATTN_TYPES[1:])

@@ -20,6 +20,7 @@ import npxl.kernels
 from npxl.kernels import kernel, vectors
 from npxl.kernels.adam import adam_update
 from npxl.kernels.cross_entropy import (
+    IGNORE,
     cross_entropy_backward,
     cross_entropy_forward,
     log_softmax_rows,
@@ -565,6 +566,23 @@ def test_cross_entropy(dtype, seed, n, n_symbols):
         actual = logits.copy()
         log_p(actual)
         assert_eq(actual, np.log(p).astype(dtype), **tolerance)
+
+
+@dtypes
+def test_cross_entropy_of_a_target_to_ignore_is_nothing_whatever_the_logits(dtype):
+    logits = np.array([[1, 2, 3], [np.nan, np.inf, 0], [3, 1, 2]], dtype)
+    targets, dnll = np.array([2, IGNORE, 0]), np.array([1, np.nan, 1], dtype)
+    for forward, backward in zip(
+        forms(cross_entropy_forward), forms(cross_entropy_backward), strict=True
+    ):
+        p, nll = logits.copy(), np.full(3, np.nan, dtype)
+        forward(p, targets, nll)
+        assert nll[1] == 0
+        assert (nll[[0, 2]] > 0).all()
+        gradient = np.full_like(logits, np.nan)
+        backward(p, targets, dnll, gradient)
+        assert (gradient[1] == 0).all()
+        assert gradient[[0, 2]].all()
 
 
 @dtypes

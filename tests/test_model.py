@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numerical import assert_eq, seeds
 from support import ATTN_TYPES, LEARNED, configs, model_for, tokens
 
-from npxl import MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
+from npxl import IGNORE, MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
 from npxl.audit.gradients import reference_mask
 
 SMALL = ModelConfig(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
@@ -234,6 +234,26 @@ def test_a_tied_gradient_is_the_sum_of_the_untied(config, seed):
 
 
 @given(config=configs(), seed=seeds)
+def test_targets_to_ignore_have_no_loss_and_no_gradient(config, seed):
+    """The mean is that of the others, of which a batch may have none."""
+    model = model_for(config, seed)
+    inputs, targets = batch(config, seed=seed)
+    some = np.where(np.random.default_rng(seed).random(targets.shape) < 0.5, IGNORE, targets)
+    full, fwd = (
+        model.forward(inputs, y, some_memory(model), MaskKey(seed)) for y in (targets, some)
+    )
+    assert_eq(fwd.nll, np.where(some == IGNORE, 0, full.nll), rtol=1e-13)
+    weights = (some != IGNORE) / max(1, (some != IGNORE).sum())
+    assert_eq(model.backward(fwd).flat, model.backward(full, weights).flat, rtol=1e-12)
+
+    fwd = model.forward(inputs, np.full_like(targets, IGNORE), some_memory(model), MaskKey(seed))
+    assert not fwd.nll.any()
+    assert not model.backward(fwd).flat.any()
+    assert not model.backward(fwd, np.ones(targets.shape)).flat.any()
+    assert "mean 0 nats" in repr(fwd)
+
+
+@given(config=configs(), seed=seeds)
 def test_backward_is_linear_in_its_cotangent_and_adds(config, seed):
     model = model_for(config, seed)
     inputs, targets = batch(config, seed=seed)
@@ -368,17 +388,26 @@ def test_a_seed_says_what_the_parameters_are(config):
     assert_eq(model.params.flat, double.params.flat.astype(np.float32))
 
 
-@pytest.mark.parametrize("changes", [{}, {"attn_type": "shaw", "clamp_len": 99}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attn_type": "shaw", "clamp_len": 99},
+        {"cutoffs": (99, 150), "div_val": 4, "proj_init_std": 0.2},
+        {"d_embed": 2**14, "proj_init_std": 0.2},  # a table drawn in parts
+    ],
+)
 def test_initial_parameters_are_drawn_as_in_the_original(changes):
     config = ModelConfig(n_layer=1, init_std=0.05, tie_weight=False, **changes)
     for name, tensor in TransformerXL(config, dtype=np.float64).params.items():
         kind = name.rpartition(".")[2]
-        if kind in ("bias", "relative_bias", "b_1", "b_2"):
+        if kind in ("bias", "relative_bias", "cluster_bias", "b_1", "b_2"):
             assert not tensor.any()
         else:
+            std = config.proj_init_std if kind == "projection" else 0.05
             error = 6 / np.sqrt(tensor.size)  # six standard errors
-            assert tensor.mean() == pytest.approx(1 if kind == "gain" else 0, abs=0.05 * error)
-            assert tensor.std() == pytest.approx(0.05, rel=error)
+            assert tensor.mean() == pytest.approx(1 if kind == "gain" else 0, abs=std * error)
+            assert tensor.std() == pytest.approx(std, rel=error)
 
 
 def test_reconfigured_shares_the_parameters():
@@ -403,8 +432,9 @@ def test_reconfigured_cannot_change_the_rows_of_a_table(attn_type):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"n_layer": 1}, {"d_head": 2}, {"tie_weight": False}, {"untie_r": True}, {"pre_lnorm": True},
-     {"layer_norm_epsilon": 0.1}, {"mem_len": 3, "init_std": 0.1}],
+    [{"n_layer": 1}, {"d_head": 2}, {"tie_weight": False}, {"cutoffs": (2,)}, {"d_embed": 3},
+     {"untie_r": True}, {"pre_lnorm": True}, {"layer_norm_epsilon": 0.1},
+     {"mem_len": 3, "init_std": 0.1}],
 )  # fmt: skip
 def test_reconfigured_rejects_what_would_make_another_model(changes):
     with pytest.raises(NpxlError, match=rf"cannot change {list(changes)[-1]}.*can change mem_len"):
@@ -462,6 +492,7 @@ def test_wrong_inputs_are_an_error_with_the_facts(method, inputs, facts):
     ("targets", "facts"),
     [
         (np.full((2, 4), 5), ["targets", "5 to 5", "0 to 4"]),
+        (np.full((2, 4), -2), ["targets", "-2 to -2", "0 to 4", "-1 is for what is not scored"]),
         (np.zeros((2, 4)), ["targets", "float64"]),
         (EMPTY_SEGMENT, ["targets", "(2, 0)"]),
         (np.zeros((2, 5), int), ["(2, 5)", "(2, 4)", "no more targets than inputs"]),

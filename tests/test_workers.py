@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from npxl import MaskKey, Memory, ModelConfig, NpxlError, TransformerXL, threads
+from npxl import IGNORE, MaskKey, Memory, ModelConfig, NpxlError, TransformerXL, threads
 from npxl.threads import Threads, available_cores, run_parallel, shards, spread
 from npxl.training.workers import Workers
 
@@ -125,6 +125,22 @@ def test_the_same_number_of_workers_and_chunks_gives_the_same_bits(n_workers, ba
         assert nll == nll_again
         np.testing.assert_array_equal(gradient, gradient_again)
     np.testing.assert_array_equal(first_memory.states, again_memory.states)
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_the_mean_is_that_of_the_targets_that_are_not_ignored(n_workers):
+    """However many of them each worker has."""
+    model = tiny_model()
+    (inputs, targets), *_ = segments(3)
+    targets[0], targets[1, 1:] = IGNORE, IGNORE
+    result = Workers(model, 3, n_workers).step(inputs, targets, None)
+    fwd = model.forward(inputs, targets, model.init_memory(3))
+    assert result.nll == pytest.approx(fwd.nll[targets != IGNORE].mean(), rel=1e-14)
+    expected = model.backward(fwd).flat
+    np.testing.assert_allclose(result.gradient.flat, expected, atol=1e-14, rtol=1e-12)
+    result = Workers(model, 3, n_workers).step(inputs, np.full_like(targets, IGNORE), None)
+    assert result.nll == 0
+    assert not result.gradient.flat.any()
 
 
 def test_memory_taken_out_and_put_back_continues_the_same():

@@ -11,7 +11,7 @@ from npxl.models.transformer_xl import TransformerXL
 from npxl.params import n_parameters
 
 
-def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
+def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> float:
     """One update of B streams with full memory: forward and backward pass.
 
     Keys and values of the memory are projected again, because the weights have changed, and their
@@ -28,16 +28,36 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> int:
     backward = segment + context + segment + 2 * t * d * width + 2 * cells
     # W_{k,R}, forward and to the weights: once for all streams.  A table needs no product.
     positions = 2 * k * d * width if config.attn_type == "dai" else 0
-    output = 3 * t * d * config.vocab_size
     layers = config.n_layer * (batch_size * (forward + backward) + positions)
-    return 2 * (layers + batch_size * output)
+    return 2 * (layers + batch_size * 3 * _ends(config, t))
 
 
-def reading(config: ModelConfig, tgt_len: int) -> int:
-    """One segment of one stream with full memory whose keys and values are there already."""
+def reading(config: ModelConfig, tgt_len: int, every_symbol: bool = False) -> float:
+    """One segment of one stream with full memory whose keys and values are there already.
+
+    To score it, or for the probabilities of every symbol, as generation needs them.
+    """
     t, d, width = tgt_len, config.d_model, config.n_head * config.d_head
     layer = 4 * t * d * width + 2 * t * d * config.d_inner + _cell_products(config, tgt_len)
-    return 2 * (config.n_layer * layer + t * d * config.vocab_size)
+    return 2 * (config.n_layer * layer + _ends(config, t, every_symbol))
+
+
+def _ends(config: ModelConfig, n_tokens: int, every_symbol: bool = False) -> float:
+    """Of the embedding and the output layer, forward, for tokens drawn uniformly.
+
+    Of several clusters the head's softmax is computed for all tokens, another one for its members.
+    """
+    total: float = 0
+    for i, symbols in enumerate(config.clusters):
+        width, n_outputs = config.cluster_widths[i], len(symbols)
+        members = n_tokens * n_outputs / config.vocab_size
+        n_scored = n_tokens if i == 0 or every_symbol else members
+        if i == 0:
+            n_outputs += len(config.cutoffs)
+        total += n_scored * width * n_outputs
+        if config.has_projections:  # of the members' embeddings, and of hidden states
+            total += (members + n_scored) * config.d_model * width
+    return total
 
 
 def _cell_products(config: ModelConfig, tgt_len: int) -> int:

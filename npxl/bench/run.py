@@ -170,7 +170,7 @@ def _needed(task: Task, shape: Shape) -> tuple[float, float]:
         step = training_step(model, batch_size, tgt_len)
         return step / n_tokens, training_traffic(model, batch_size, tgt_len) / n_tokens
     traffic = reading_traffic(model, batch_size, tgt_len)
-    return reading(model, tgt_len) / tgt_len, traffic / n_tokens
+    return reading(model, tgt_len, task == "generate") / tgt_len, traffic / n_tokens
 
 
 def _work(task: Task, shape: Shape) -> Callable[[int], Any]:
