@@ -149,6 +149,31 @@ def test_what_no_machine_holds_is_an_error(kind, name, value):
 
 
 @pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (dict(vocab_size=5, cutoffs=[2, 5]), r"cutoffs is \(2, 5\).*ascending.*than vocab_size, 5"),
+        (dict(cutoffs=[0]), "cutoffs is .*at least 1"),
+        (dict(cutoffs=[9, 20], div_val=12), "d_embed, 128, divided by it 2 times leaves cluster 2"),
+        (dict(cutoffs=[9], div_val=4, d_embed=3), "d_embed, 3, divided by it 1 times"),
+        (dict(cutoffs=[9], div_val=2, tie_projs=[True]), "one value for each of the 2 clusters"),
+        (dict(cutoffs=[9], tie_projs=[False, True]), "where div_val is 1 and d_embed is d_model"),
+    ],
+)
+def test_clusters_that_cannot_be_are_an_error_that_says_why(values, message):
+    with pytest.raises(NpxlError, match=message):
+        ModelConfig(**values)
+
+
+def test_clusters_in_lists_are_those_in_tuples():
+    config = ModelConfig(cutoffs=[np.int64(9)], div_val=2, tie_projs=[False, True])
+    assert config == ModelConfig(cutoffs=(9,), div_val=2, tie_projs=(False, True))
+    assert hash(config) == hash(replace(config, cutoffs=[9]))
+    assert [list(symbols)[::246] for symbols in config.clusters] == [[0], [9, 255]]
+    assert config.cluster_widths == (128, 64)
+    ModelConfig(cutoffs=[9], tie_projs=[False, False])  # nothing is tied
+
+
+@pytest.mark.parametrize(
     "values",
     [
         dict(mem_len=0, attn_window=1), dict(vocab_size=1), dict(dropout=0), dict(init_std=0),
