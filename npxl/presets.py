@@ -1,8 +1,13 @@
-"""Presets: pairs of configurations by name."""
+"""Presets: pairs of configurations by name.
+
+Those of the benchmarks are the released models'.  Each has a sibling NAME-cpu: the same form, with
+fewer and narrower layers, for one night on a laptop.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from npxl.config import DatasetName, ModelConfig, TrainConfig
 from npxl.datasets import DATASETS
@@ -22,6 +27,24 @@ def _vocab_size(dataset: DatasetName) -> int:
     size = DATASETS[dataset].vocab_size
     assert size is not None
     return size
+
+
+def _for_a_night(preset: Preset, model: dict[str, Any], train: dict[str, Any]) -> Preset:
+    """A preset with other sizes; in a night a text is read less than once, which needs no dropout.
+
+    Evaluations are counted in the night.  A layer this narrow learns faster than at the original's
+    rate, after a warm-up.
+    """
+    night = dict(
+        minutes=480.0, batch_size=8, lr=1e-3, lr_min_ratio=0.01, warmup_steps=1000,
+        eval_interval=5000, log_interval=100,
+    )  # fmt: skip
+    title = DATASETS[preset.train.dataset].title
+    return Preset(
+        f"{title}, a small model of the same form for one night on a laptop",
+        replace(preset.model, dropout=0.0, dropatt=0.0, **model),
+        replace(preset.train, **{**night, **train}),
+    )
 
 
 _ENWIK8_BASE = Preset(
@@ -73,6 +96,25 @@ _ENWIK8_LARGE = Preset(
         log_interval=200,
     ),
 )
+_TEXT8_BASE = Preset(
+    "text8, 12 layers: enwik8-base for 27 symbols",
+    replace(_ENWIK8_BASE.model, vocab_size=_vocab_size("text8")),
+    replace(_ENWIK8_BASE.train, dataset="text8"),
+)
+_TEXT8_LARGE = Preset(
+    "text8, 24 layers: 1.08 bits per character in the paper (Table 3)",
+    replace(_ENWIK8_LARGE.model, vocab_size=_vocab_size("text8")),
+    replace(_ENWIK8_LARGE.train, dataset="text8", warmup_steps=0),
+)
+# Their validation text of five million characters takes a quarter of an hour to score.
+_CHARACTERS_BASE: dict[str, Any] = dict(
+    n_layer=6, d_model=256, d_head=32, d_inner=1024, mem_len=256
+)
+_CHARACTERS_LARGE: dict[str, Any] = dict(
+    n_layer=12, d_model=256, d_head=32, d_inner=768, mem_len=384
+)
+_CHARACTERS_TRAIN: dict[str, Any] = dict(tgt_len=128, eval_interval=10_000)
+
 _WT103_BASE = Preset(
     "WikiText-103, 16 layers, 151M parameters: perplexity 24.0 in the paper (Table 1)",
     ModelConfig(
@@ -153,6 +195,33 @@ _LM1B_LARGE = Preset(
     replace(_LM1B_BASE.train, batch_size=512, steps=1_200_000, warmup_steps=30_000),
 )
 
+# As large as the paper's model, which is all that it says of it.
+_PTB = Preset(
+    "Penn Treebank, 12 layers, 24M parameters as in the paper (Table 5), settings of our own",
+    ModelConfig(
+        vocab_size=_vocab_size("ptb"),
+        n_layer=12,
+        n_head=10,
+        d_model=410,
+        d_head=41,
+        d_inner=1000,
+        mem_len=70,
+        dropout=0.4,
+        dropatt=0.2,
+    ),
+    TrainConfig(
+        dataset="ptb",
+        batch_size=20,
+        tgt_len=70,
+        steps=40_000,
+        lr=2.5e-4,
+        lr_min_ratio=0.0,
+        warmup_steps=2000,
+        eval_interval=1000,
+        log_interval=200,
+    ),
+)
+
 PRESETS: dict[str, Preset] = {
     # Pre-normalization learns faster at this size and rate: compare npxl train --no-pre-lnorm.
     "default": Preset(
@@ -197,20 +266,41 @@ PRESETS: dict[str, Preset] = {
     "wt103-large": _WT103_LARGE,
     "enwik8-base": _ENWIK8_BASE,
     "enwik8-large": _ENWIK8_LARGE,
-    "text8-base": replace(
-        _ENWIK8_BASE,
-        summary="text8, 12 layers: enwik8-base for 27 symbols",
-        model=replace(_ENWIK8_BASE.model, vocab_size=_vocab_size("text8")),
-        train=replace(_ENWIK8_BASE.train, dataset="text8"),
-    ),
-    "text8-large": replace(
-        _ENWIK8_LARGE,
-        summary="text8, 24 layers: 1.08 bits per character in the paper (Table 3)",
-        model=replace(_ENWIK8_LARGE.model, vocab_size=_vocab_size("text8")),
-        train=replace(_ENWIK8_LARGE.train, dataset="text8", warmup_steps=0),
-    ),
+    "text8-base": _TEXT8_BASE,
+    "text8-large": _TEXT8_LARGE,
     "lm1b-base": _LM1B_BASE,
     "lm1b-large": _LM1B_LARGE,
+    "ptb": _PTB,
+    "wt103-base-cpu": _for_a_night(
+        _WT103_BASE,
+        dict(n_layer=8, d_model=200, d_head=20, d_inner=1000, cutoffs=(10_000, 40_000, 200_000)),
+        dict(),
+    ),
+    "wt103-large-cpu": _for_a_night(
+        _WT103_LARGE,
+        dict(n_layer=9, d_model=256, d_head=16, d_inner=1024, mem_len=192),
+        dict(tgt_len=128),
+    ),
+    "enwik8-base-cpu": _for_a_night(_ENWIK8_BASE, _CHARACTERS_BASE, _CHARACTERS_TRAIN),
+    "enwik8-large-cpu": _for_a_night(_ENWIK8_LARGE, _CHARACTERS_LARGE, _CHARACTERS_TRAIN),
+    "text8-base-cpu": _for_a_night(_TEXT8_BASE, _CHARACTERS_BASE, _CHARACTERS_TRAIN),
+    "text8-large-cpu": _for_a_night(_TEXT8_LARGE, _CHARACTERS_LARGE, _CHARACTERS_TRAIN),
+    "lm1b-base-cpu": _for_a_night(
+        _LM1B_BASE,
+        dict(n_layer=9, d_model=256, d_head=32, d_inner=1024, cutoffs=(20_000, 100_000, 640_000)),
+        dict(batch_size=32),
+    ),
+    "lm1b-large-cpu": _for_a_night(
+        _LM1B_LARGE,
+        dict(n_layer=12, d_model=320, d_head=20, d_inner=2048, cutoffs=(20_000, 100_000, 640_000)),
+        dict(batch_size=32),
+    ),
+    "ptb-cpu": replace(
+        _PTB,
+        summary="Penn Treebank, a small model of the same form for an hour on a laptop",
+        model=replace(_PTB.model, n_layer=4, n_head=8, d_model=200, d_head=25, d_inner=800),
+        train=replace(_PTB.train, minutes=55.0, lr=1.5e-3, lr_min_ratio=0.01, warmup_steps=500),
+    ),
 }
 
 

@@ -5,12 +5,9 @@ import math
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from small_runs import contents, create, finish
-from test_benchmarks import folder_of_splits, one_file, shards
-from test_vocabularies import word_level
-from texts import written
+from texts import lines, make, word_level, written
 
 from npxl import NpxlError, load_corpus
 from npxl.cli import main
@@ -24,24 +21,6 @@ SMALL = [
     "--batch-size=3", "--tgt-len=8", "--steps=12", "--lr=5e-3", "--warmup-steps=2",
     "--eval-interval=6", "--log-interval=6", "--workers=1",
 ]  # fmt: skip
-SENTENCES = ["the cat sat on the mat .", "a dog sat .", "the dog and the cat sat on a mat", "dogs"]
-
-
-def lines(n, seed=0):
-    """Sentences of few words, always the same."""
-    picks = np.random.default_rng(seed).choice(SENTENCES, n)
-    return "".join(f" {line} \n" for line in picks)
-
-
-def make(name, folder):
-    """A small text in the files of a dataset; returns what CORPUS is."""
-    if name in ("enwik8", "text8"):
-        text = lines(300) if name == "enwik8" else lines(300).replace("\n", "").replace(".", "x")
-        return one_file(folder, name, text)
-    train, valid, test = lines(200), lines(20, seed=1) + "the zebra sat\n", lines(20, seed=2)
-    if name == "lm1b":
-        return shards(folder, [train, lines(100, seed=3)], valid)
-    return folder_of_splits(folder, name, train=train, valid=valid, test=test)
 
 
 @pytest.fixture
@@ -53,6 +32,7 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.fault("NV #1011")
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "text"])
 def test_a_benchmark_is_trained_on_scored_and_continued(here, capsys, name):
+    """HF #466, #2000, #4459: words that the vocabulary lacks are counted and said."""
     path = make(name, here / "text")
     words = ["train", str(path), "--dataset", name, "--out", "run", *SMALL]
     if name == "lm1b":

@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from texts import LINE, entries, memory_growth, only_on_linux, real, splits_of, written
+from texts import (
+    LINE,
+    LM1B,
+    entries,
+    folder_of_splits,
+    memory_growth,
+    one_file,
+    only_on_linux,
+    real,
+    shards,
+    splits_of,
+    written,
+)
 
 from npxl import NpxlError, load_corpus
 from npxl.config import DatasetName
@@ -20,7 +32,6 @@ from npxl.data import ByteVocabulary, layouts, load_whole
 from npxl.datasets import DATASETS, unit_of
 
 BENCHMARKS = [name for name in DATASETS if name != "text"]
-LM1B = DATASETS["lm1b"].layout
 NEWLINE = ord("\n")
 
 
@@ -62,24 +73,6 @@ class OriginalVocabulary:
 def lines_of(text):
     """As iterating over a file gives them: a last line without newline is one too."""
     return text.removesuffix("\n").split("\n") if text else []
-
-
-def one_file(path, dataset, contents):
-    return written(path / DATASETS[dataset].layout.name, contents)
-
-
-def folder_of_splits(path, dataset, **texts):
-    for split, text in texts.items():
-        written(path / DATASETS[dataset].layout.patterns[split][0], text)
-    return path
-
-
-def shards(path, texts, held_out):
-    for i, text in enumerate(texts, start=1):
-        name = LM1B.patterns["train"][0].replace("*", f"{i:05}-of-00100")
-        written(path / name, text)
-    written(path / LM1B.patterns["valid"][0], held_out)
-    return path
 
 
 # What is known of them

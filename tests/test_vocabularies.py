@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from texts import WORDS, word_level
 
 from npxl.data import (
     ByteVocabulary,
@@ -267,41 +268,6 @@ def test_words_by_another_rule():
 
 
 # Subwords
-
-WORDS = ["<unk>", "[PAD]", "the", "cat", "sat", "on", "mat", ".", "<eos>"]
-
-
-def word_level(**changes):
-    """A tokenizer.json with a word a token, as the library writes it."""
-    model = {
-        "type": "WordLevel",
-        "vocab": {w: i for i, w in enumerate(WORDS)},
-        "unk_token": "<unk>",
-    }
-    first = {"Sequence": {"id": "A", "type_id": 0}}
-    second = {"Sequence": {"id": "B", "type_id": 0}}
-    end = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
-    return {
-        "version": "1.0",
-        "truncation": {
-            "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0,
-        },
-        "padding": {
-            "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1,
-            "pad_type_id": 0, "pad_token": "[PAD]",
-        },
-        "added_tokens": [],
-        "normalizer": {"type": "Lowercase"},
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [first, end],
-            "pair": [first, second],
-            "special_tokens": {"<eos>": {"id": "<eos>", "ids": [8], "tokens": ["<eos>"]}},
-        },
-        "decoder": None,
-        "model": {**model, **changes},
-    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
