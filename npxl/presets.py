@@ -208,6 +208,7 @@ _PTB = Preset(
         mem_len=70,
         dropout=0.4,
         dropatt=0.2,
+        pre_lnorm=True,
     ),
     TrainConfig(
         dataset="ptb",
@@ -273,12 +274,19 @@ PRESETS: dict[str, Preset] = {
     "ptb": _PTB,
     "wt103-base-cpu": _for_a_night(
         _WT103_BASE,
-        dict(n_layer=8, d_model=200, d_head=20, d_inner=1000, cutoffs=(10_000, 40_000, 200_000)),
+        dict(
+            n_layer=8,
+            n_head=6,
+            d_model=192,
+            d_head=32,
+            d_inner=1024,
+            cutoffs=(10_000, 40_000, 200_000),
+        ),
         dict(),
     ),
     "wt103-large-cpu": _for_a_night(
         _WT103_LARGE,
-        dict(n_layer=9, d_model=256, d_head=16, d_inner=1024, mem_len=192),
+        dict(n_layer=9, n_head=8, d_model=256, d_head=32, d_inner=1024, mem_len=192),
         dict(tgt_len=128),
     ),
     "enwik8-base-cpu": _for_a_night(_ENWIK8_BASE, _CHARACTERS_BASE, _CHARACTERS_TRAIN),
@@ -292,14 +300,38 @@ PRESETS: dict[str, Preset] = {
     ),
     "lm1b-large-cpu": _for_a_night(
         _LM1B_LARGE,
-        dict(n_layer=12, d_model=320, d_head=20, d_inner=2048, cutoffs=(20_000, 100_000, 640_000)),
+        dict(
+            n_layer=12,
+            n_head=10,
+            d_model=320,
+            d_head=32,
+            d_inner=2048,
+            cutoffs=(20_000, 100_000, 640_000),
+        ),
         dict(batch_size=32),
     ),
-    "ptb-cpu": replace(
-        _PTB,
-        summary="Penn Treebank, a small model of the same form for an hour on a laptop",
-        model=replace(_PTB.model, n_layer=4, n_head=8, d_model=200, d_head=25, d_inner=800),
-        train=replace(_PTB.train, minutes=55.0, lr=1.5e-3, lr_min_ratio=0.01, warmup_steps=500),
+    "ptb-cpu": Preset(
+        "Penn Treebank, a small model of the same form for an hour on a laptop",
+        replace(
+            _PTB.model,
+            n_layer=3,
+            n_head=8,
+            d_model=256,
+            d_head=32,
+            d_inner=1024,
+            mem_len=64,
+            dropout=0.3,
+            dropatt=0.0,
+        ),
+        replace(
+            _PTB.train,
+            minutes=55.0,
+            batch_size=10,
+            tgt_len=64,
+            lr=2e-3,
+            lr_min_ratio=0.01,
+            warmup_steps=200,
+        ),
     ),
 }
 
