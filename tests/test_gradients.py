@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numerical import seeds
 from support import configs, model_for, tokens
 
-from npxl import ModelConfig, TransformerXL
+from npxl import ModelConfig, TransformerXL, threads
 from npxl.layers import softmax
 from npxl.training import gradients
 from npxl.training.gradients import Gradient
@@ -72,10 +72,19 @@ def test_runs_are_what_was_touched_in_blocks(block, first, second):
         assert gradient.runs() == []
 
 
-@given(block=blocks, touched=st.lists(touches(), min_size=1, max_size=3), seed=seeds)
-def test_sums_clearing_and_the_norm_are_those_of_the_whole_vector(block, touched, seed):
+@given(
+    block=blocks,
+    touched=st.lists(touches(), min_size=1, max_size=3),
+    n_helpers=st.integers(0, 2),
+    seed=seeds,
+)
+def test_sums_clearing_and_the_norm_are_those_of_the_whole_vector(block, touched, n_helpers, seed):
     draw = np.random.default_rng(seed)
-    with mock.patch.object(gradients, "_BLOCK", block):
+    with (
+        mock.patch.object(gradients, "_BLOCK", block),
+        mock.patch.object(threads, "_WORTH_SPREADING", 1),
+        threads.helpers(n_helpers),
+    ):
         each = [Gradient(SHAPES, np.float64) for _ in touched]
         for gradient, rows in zip(each, touched, strict=True):
             gradient.touch(rows)

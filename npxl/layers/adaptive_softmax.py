@@ -33,7 +33,7 @@ class SoftmaxCluster(NamedTuple):
     """
 
     outputs: tuple[OutputWeights, ...]  # of V_i symbols first, [V_i, d_i] and [V_i]
-    projection: Array | None = None  # [d, d_i]; none where d_i is d
+    projection: Array | None = None  # [d, d_i]; without one, d_i is d
 
 
 class ClusterCache(NamedTuple):

@@ -24,7 +24,7 @@ class EmbeddingCluster(NamedTuple):
     """Parameters of the embeddings of one cluster of symbols, or their gradients."""
 
     table: Array  # [V_i, d_i]
-    projection: Array | None = None  # [d, d_i]; none where d_i is d
+    projection: Array | None = None  # [d, d_i]; without one, d_i is d
 
 
 def embedding_forward(tokens: Array, clusters: Sequence[EmbeddingCluster]) -> Array:
