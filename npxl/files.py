@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,42 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
             raise
         _sync_folder(target.parent)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder that appears complete or not at all.
+
+    Parameters
+    ----------
+    path
+        The folder, which must not exist; those above it are made when they do not.
+
+    Yields
+    ------
+    Path
+        A hidden folder beside it, which is renamed when the body ends, and removed when it raises.
+
+    Raises
+    ------
+    NpxlError
+        When there is something at `path` and when the disk is full.
+    OSError
+        When the folder cannot be made there.
+    """
+    path = Path(path)
+    if path.exists():
+        raise NpxlError(f"{path} exists, and nothing is overwritten: choose another folder.")
+    parent = path.absolute().parent
+    draft = parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    with full_disk_is_an_error_of_the_user(parent):
+        draft.mkdir(parents=True)
+        try:
+            yield draft
+            os.rename(draft, path)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
 
 
 @contextmanager

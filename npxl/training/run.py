@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shlex
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -18,9 +16,8 @@ from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
 from npxl.data import BUNDLED, Corpus, Vocabulary, load_corpus, vocabulary_from_dict
 from npxl.datasets import Unit, unit_of
 from npxl.errors import NpxlError
-from npxl.files import atomic_write, full_disk_is_an_error_of_the_user
+from npxl.files import atomic_write, new_folder
 from npxl.locks import lock
-from npxl.models import LanguageModel
 from npxl.models.files import load_model
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import n_parameters
@@ -133,16 +130,8 @@ class Run:
             version=installed_version("npxl"),
             _corpus=corpus,
         )
-        parent = folder.absolute().parent
-        draft = parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
-        with _errors_of_the_user(parent):
-            draft.mkdir(parents=True)
-            try:
-                run._write(draft, corpus.vocab)
-                os.rename(draft, folder)
-            except BaseException:
-                shutil.rmtree(draft, ignore_errors=True)
-                raise
+        with _errors_of_the_user(folder.absolute().parent), new_folder(folder) as draft:
+            run._write(draft, corpus.vocab)
         return run
 
     @classmethod
@@ -259,7 +248,7 @@ class Run:
             self._corpus = corpus
         return self._corpus
 
-    def model(self, which: Literal["best", "last"] = "best") -> LanguageModel:
+    def model(self, which: Literal["best", "last"] = "best") -> TransformerXL:
         """The model with the best validation score, or the last one.
 
         Until something has been evaluated, the best is the last.
@@ -364,8 +353,7 @@ def load_corpus_for(source: str | Path, config: TrainConfig) -> Corpus:
 def _errors_of_the_user(folder: Path) -> Iterator[None]:
     """Turn the system's refusal to write below `folder` into an NpxlError."""
     try:
-        with full_disk_is_an_error_of_the_user(folder):
-            yield
+        yield
     except OSError as error:
         raise NpxlError(
             f"No run can be made in {folder} ({error.strerror}): choose another folder with --out."
