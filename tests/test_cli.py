@@ -106,7 +106,8 @@ def test_help_shows_every_field_with_its_default_and_its_documentation(kind, cap
 
 def test_help_lists_the_commands_and_eval_the_options_for_reading(capsys, monkeypatch):
     out = help_of(capsys, monkeypatch)
-    assert re.findall(r"│ (\w+) ", out) == ["train", "eval", "generate", "audit", "bench", "info"]
+    commands = ["train", "eval", "generate", "audit", "bench", "convert", "info"]
+    assert re.findall(r"│ (\w+) ", out) == commands
     out = help_of(capsys, monkeypatch, "eval")
     for option in ("--split", "--tgt-len", "--mem-len", "--attn-window", "--clamp-len", "--json"):
         assert option in out
@@ -121,7 +122,8 @@ def test_version(capsys):
 def test_help_names_the_arguments_and_puts_the_text_before_model_and_training(capsys, monkeypatch):
     for command, usage in (
         ("train", "[CORPUS] [OPTIONS]"), ("eval", "RUN [CORPUS] [OPTIONS]"),
-        ("generate", "RUN [OPTIONS]"), ("info", "[RUN] [OPTIONS]"), ("bench", "[OPTIONS]"),
+        ("generate", "RUN [OPTIONS]"), ("convert", "SOURCE [OPTIONS]"),
+        ("info", "[RUN] [OPTIONS]"), ("bench", "[OPTIONS]"),
     ):  # fmt: skip
         assert f"Usage: npxl {command} {usage}\n" in help_of(capsys, monkeypatch, command)
     panels = re.split(r"╭─ (.*?) ─+╮", help_of(capsys, monkeypatch, "train"))[1:]

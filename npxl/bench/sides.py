@@ -17,7 +17,8 @@ from npxl.bench.plain import WITHOUT
 from npxl.bench.shapes import Shape
 from npxl.config import ModelConfig, TrainConfig
 from npxl.errors import NpxlError
-from npxl.interop.transfoxl import parts
+from npxl.interop.tensors import HUGGING_FACE, tensors
+from npxl.interop.transfoxl import config_to_transfoxl
 from npxl.models import Reader
 from npxl.models.plain_reader import PlainReader
 from npxl.models.reading import TransformerXLReader
@@ -140,16 +141,10 @@ class HuggingFace:
         config = shape.model
         self._torch, self._shape = torch, shape
         self._model = TransfoXLLMHeadModel(
-            TransfoXLConfig(
-                vocab_size=config.vocab_size, cutoffs=[], d_model=config.d_model,
-                d_embed=config.d_model, n_head=config.n_head, d_head=config.d_head,
-                d_inner=config.d_inner, div_val=1, n_layer=config.n_layer,
-                mem_len=config.mem_len, clamp_len=config.clamp_len or -1,
-                # Its window counts the keys that a query sees, and is as long as its memory.
-                same_length=config.attn_window == config.mem_len,
-                dropout=0.0, dropatt=0.0, untie_r=False,
+            TransfoXLConfig.from_dict(
+                config_to_transfoxl(config) | {"dropout": 0.0, "dropatt": 0.0}
             )
-        )  # fmt: skip
+        )
         _copy_parameters(TransformerXL(config, seed=_SEED).params, config, self._model)
         self._adam = torch.optim.Adam(self._model.parameters(), lr=_TRAIN.lr)
         self._memory: Any = None
@@ -194,13 +189,12 @@ class HuggingFace:
 
 def _copy_parameters(params: Params, config: ModelConfig, peer: Any) -> None:
     """npxl's parameters into a TransfoXLLMHeadModel."""
-    import torch
-
     # What they tie or repeat is one tensor under several names: filled by any of them.
     theirs = {name: tensor.detach().numpy() for name, tensor in peer.named_parameters()}
-    with torch.no_grad():
-        for name, part in parts(config).items():
-            part.of(theirs)[...] = params[name]
+    for tensor in tensors(config, HUGGING_FACE):
+        if tensor.parts:
+            for ours, part in tensor.pairs(params, theirs):
+                part[...] = ours
 
 
 PEERS = ("transformers",)

@@ -1,4 +1,4 @@
-"""The command line: npxl train, eval, generate, audit, bench and info; see docs/command_line.md.
+"""The command line: npxl train, eval, generate and others; see docs/command_line.md.
 
 One file a command.  Commands import what they need when they run, so that help is there before
 NumPy and Numba are.
@@ -18,6 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from npxl.cli.audit import audit
 from npxl.cli.bench import bench
+from npxl.cli.convert import convert
 from npxl.cli.evaluate import evaluate
 from npxl.cli.generate import generate
 from npxl.cli.info import info
@@ -56,6 +57,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "generate": generate,
     "audit": audit,
     "bench": bench,
+    "convert": convert,
     "info": info,
 }
 for _position, (_name, _command) in enumerate(_COMMANDS.items()):

@@ -25,9 +25,14 @@ def sinusoid(
     distances = np.arange(n_keys - 1, -1, -1, dtype=np.float64)  # [K]
     if clamp_len is not None:
         distances = np.minimum(distances, clamp_len)
-    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # [d/2]
-    angles = distances[:, None] * frequencies  # [K, d/2]
+    angles = distances[:, None] * frequencies(d_model)  # [K, d/2]
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(dtype)  # [K, d]
+
+
+def frequencies(d_model: int) -> Array:
+    """ω_i = 10000^(−2i/d), [d_model / 2] in float64."""
+    omega: Array = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    return omega
 
 
 def learned_positions_forward(table: Array, n_keys: int) -> Array:
