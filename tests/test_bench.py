@@ -75,6 +75,10 @@ def test_content_alone_needs_no_products_with_distances():
     less = 2 * (2 * 3 * cells * width + 2 * k * d * width)  # two streams; W_{k,R} once for both
     assert training_step(TINY.model, 2, 2) - training_step(vaswani, 2, 2) == less
     assert reading(TINY.model, 2) - reading(vaswani, 2) == 2 * cells * width
+    learned = replace(TINY.model, attn_type="al-rfou", clamp_len=3)
+    more = 2 * 2 * 2 * 3 * d * width  # through W_k and W_v to what is added to three in memory
+    assert training_step(learned, 2, 2) - training_step(vaswani, 2, 2) == more
+    assert reading(learned, 2) == reading(vaswani, 2)
 
 
 def test_arithmetic_of_reading_has_no_memory_in_it_but_its_cells():

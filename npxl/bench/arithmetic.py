@@ -15,7 +15,8 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> float:
     """One update of B streams with full memory: forward and backward pass.
 
     Keys and values of the memory are projected again, because the weights have changed, and their
-    weights receive gradient; the memory itself receives none.
+    weights receive gradient; the memory itself receives none, but for learned places, whose table
+    does.
     """
     t = tgt_len
     k = _n_keys(config, t)
@@ -25,7 +26,8 @@ def training_step(config: ModelConfig, batch_size: int, tgt_len: int) -> float:
     context = 2 * k * d * width  # W_k and W_v
     forward = segment + context + cells
     # To the weights as much again; to the inputs as well, but of W_k and W_v to the segment's only.
-    backward = segment + context + segment + 2 * t * d * width + 2 * cells
+    inputs = k if config.attn_type == "al-rfou" else t
+    backward = segment + context + segment + 2 * inputs * d * width + 2 * cells
     # W_{k,R}, forward and to the weights: once for all streams.  A table needs no product.
     positions = 2 * k * d * width if config.attn_type == "dai" else 0
     layers = config.n_layer * (batch_size * (forward + backward) + positions)
