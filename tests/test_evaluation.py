@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ATTN_TYPES, LEARNED
 
-from npxl import ModelConfig, NpxlError, TransformerXL
+from npxl import IGNORE, ModelConfig, NpxlError, TransformerXL
 from npxl.inference import EvaluationStopped, evaluate, score
 from npxl.inference.evaluation import warm_up_segments
 
@@ -227,6 +227,9 @@ def test_sentences_of_different_lengths_in_a_batch_are_as_each_alone(lengths, co
         ((text(9), 4, 0), "n_streams is 0"),
         ((text(9), 4, 1, 0), "n_workers is 0"),
         ((text(9) + V, 4), "vocabulary"),
+        # A text has nothing that is not scored, not even at its end, which is no input.
+        ((np.append(text(9).astype(int), IGNORE), 4), "its last token is -1"),
+        ((np.insert(text(9).astype(int), 5, IGNORE), 4), "inputs go from -1"),
     ],
 )
 def test_wrong_arguments_are_sentences(arguments, message):

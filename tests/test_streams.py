@@ -130,6 +130,7 @@ def test_a_batch_reads_only_its_own_part_of_a_mapped_text(tmp_path):
         ((np.arange(1), 1, 1), "at least 2 whole numbers"),
         ((np.zeros((3, 3), np.int64), 1, 1), r"shape \(3, 3\)"),
         ((np.zeros(9), 1, 1), "float64"),
+        ((np.array([3, 4, -1]), 1, 1), "its last token is -1"),
         ((np.arange(9), 0, 1), "batch_size is 0"),
         ((np.arange(9), 1, 0), "tgt_len is 0"),
         ((np.arange(9), 1, 1, -1), "ext_len is -1"),

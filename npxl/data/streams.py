@@ -245,3 +245,5 @@ def require_text(tokens: npt.NDArray[Any]) -> None:
             "A text is one row of at least 2 whole numbers, but the tokens are "
             f"{tokens.dtype} of shape {tokens.shape}."
         )
+    if tokens[-1] < 0:  # the others are read, and then refused; this one is only predicted
+        raise NpxlError(f"A text is symbols, counted from 0, but its last token is {tokens[-1]}.")

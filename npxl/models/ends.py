@@ -68,19 +68,19 @@ def softmax_weights(params: Mapping[str, Array], config: ModelConfig) -> tuple[S
 
     What is tied is a view of the embedding's, so that both uses add to one gradient.
     """
-    part = "embedding" if config.tie_weight else "softmax"
-    tables = [params[name] for name in _table_shapes(part, config)]
-    if config.div_val == 1:  # one table of all symbols
-        tables = [tables[0][symbols.start : symbols.stop] for symbols in config.clusters]
     clusters = []
-    for i, (table, symbols) in enumerate(zip(tables, config.clusters, strict=True)):
-        outputs = [OutputWeights(table, params["softmax.bias"][symbols.start : symbols.stop])]
+    for i, symbols in enumerate(config.clusters):
+        name, rows = _output_rows(config, i)
+        bias = params["softmax.bias"][symbols.start : symbols.stop]
+        outputs = [OutputWeights(params[name][rows], bias)]
         if i == 0 and config.cutoffs:
             outputs.append(
                 OutputWeights(params["softmax.cluster_weight"], params["softmax.cluster_bias"])
             )
-        name = _softmax_projection(config, i)
-        clusters.append(SoftmaxCluster(tuple(outputs), None if name is None else params[name]))
+        projection = _softmax_projection(config, i)
+        clusters.append(
+            SoftmaxCluster(tuple(outputs), None if projection is None else params[projection])
+        )
     return tuple(clusters)
 
 
@@ -91,19 +91,16 @@ def touched_rows(
 
     Those of the inputs in the embedding's tables, and all of the clusters that a target is in.
     """
-    names = list(_table_shapes("embedding", config))
-    sizes = [rows for rows, _ in _table_shapes("embedding", config).values()]
-    rows: dict[str, list[slice | Array]] = {name: [] for name in tables(config)}
-    for name, members in zip(names, cluster_members(inputs.reshape(-1), sizes), strict=True):
-        rows[name].append(members.symbols)
-    part = "embedding" if config.tie_weight else "softmax"
-    for i, symbols in enumerate(config.clusters):
-        if softmax.clusters[i] is not None:
-            if config.div_val == 1:
-                rows[f"{part}.weight"].append(slice(symbols.start, symbols.stop))
-            else:
-                rows[f"{part}.{i}.weight"].append(slice(0, len(symbols)))
-    return rows
+    shapes = _table_shapes("embedding", config)
+    members = cluster_members(inputs.reshape(-1), [n_rows for n_rows, _ in shapes.values()])
+    touched: dict[str, list[slice | Array]] = {name: [] for name in tables(config)}
+    for name, (_, symbols) in zip(shapes, members, strict=True):
+        touched[name].append(symbols)
+    for i, cached in enumerate(softmax.clusters):
+        if cached is not None:
+            name, rows = _output_rows(config, i)
+            touched[name].append(rows)
+    return touched
 
 
 def _table_shapes(part: str, config: ModelConfig) -> Shapes:
@@ -116,6 +113,14 @@ def _table_shapes(part: str, config: ModelConfig) -> Shapes:
             zip(config.clusters, config.cluster_widths, strict=True)
         )
     }
+
+
+def _output_rows(config: ModelConfig, i: int) -> tuple[str, slice]:
+    """The table of the output weights of cluster i, and its rows there."""
+    part, symbols = "embedding" if config.tie_weight else "softmax", config.clusters[i]
+    if config.div_val == 1:
+        return f"{part}.weight", slice(symbols.start, symbols.stop)
+    return f"{part}.{i}.weight", slice(0, len(symbols))
 
 
 def _embedding_projection(config: ModelConfig, i: int) -> str:
