@@ -124,8 +124,10 @@ def test_every_task_is_measured(monkeypatch, task):
 @pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="needs the extra peers"
 )
-def test_a_peer_is_compared(monkeypatch):
-    monkeypatch.setitem(run.SHAPES["train"], "tiny", TINY)
+@pytest.mark.parametrize("clusters", [{}, {"vocab_size": 20, "cutoffs": (5, 9), "div_val": 2}])
+def test_a_peer_is_compared(monkeypatch, clusters):
+    shape = replace(TINY, model=replace(TINY.model, **clusters))
+    monkeypatch.setitem(run.SHAPES["train"], "tiny", shape)
     monkeypatch.setattr(run, "_SECONDS_A_TURN", 0.01)
     ours, theirs = run.measure("train", "tiny", ("transformers",), rounds=2)
     assert theirs.disagreement < 1e-4
@@ -152,6 +154,16 @@ def test_json_and_table(monkeypatch, capsys):
     assert [result["shape"] for result in printed["results"]] == ["tiny"]
     assert main(words) == 0
     assert "of sgemm" in capsys.readouterr().out
+
+
+def test_shapes_that_take_minutes_are_measured_on_request(monkeypatch):
+    measured = []
+    monkeypatch.setattr(run, "measure", lambda task, name, *rest: measured.append(name) or [])
+    assert main(["bench", "--task", "train", "--json"]) == 0
+    assert measured == [name for name in run.SHAPES["train"] if name != "wt103"]
+    measured.clear()
+    assert main(["bench", "--shape", "wt103", "--json"]) == 0
+    assert measured == ["wt103"]
 
 
 def test_unknown_shapes_and_rounds(capsys):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npxl.config import ModelConfig
+from npxl.presets import preset
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ TRAINING = {
     "medium": _shape(6, 256, 8, 32, 1024, 128, 128, 8),
     "long": _shape(4, 128, 4, 32, 512, 64, 640, 4),
     "base": _shape(12, 512, 8, 64, 2048, 512, 512, 2),
+    # 267,735 words in clusters: what a step may not cost.
+    "wt103": Shape(
+        replace(preset("wt103-base").model, dropout=0.0, initial_memory="zeros"),
+        batch_size=2,
+        tgt_len=150,
+    ),
 }
 EVALUATION = {
     "small": _shape(4, 128, 4, 32, 512, 64, 640, 1, attn_window=640),
@@ -44,3 +51,6 @@ GENERATION = {
     "small-2560": _shape(4, 128, 4, 32, 512, 1, 2560, 1),
     "base": _shape(12, 512, 8, 64, 2048, 1, 2100, 1),
 }
+
+ON_REQUEST = ("wt103",)
+"""Shapes that are measured only when they are named: they need minutes, or much memory."""

@@ -157,8 +157,19 @@ class HuggingFace:
                 tokens = self._torch.from_numpy(segment)
                 out = self._model(tokens, mems=memory, labels=tokens)
                 memory = out.mems
-                nll.append(out.losses.numpy().reshape(len(segment), -1))
+                nll.append(self._in_reading_order(out.losses.numpy(), segment[:, 1:]))
         return np.array(nll)
+
+    def _in_reading_order(self, losses: Array, targets: Array) -> Array:
+        """Losses [B, T] of targets of that shape; it gives those of each cluster together."""
+        flat = targets.reshape(-1)
+        members = [
+            np.flatnonzero((cluster.start <= flat) & (flat < cluster.stop))
+            for cluster in self._shape.model.clusters
+        ]
+        nll: Array = np.empty(targets.size, losses.dtype)
+        nll[np.concatenate(members)] = losses.reshape(-1)
+        return nll.reshape(targets.shape)
 
     def train(self, segments: list[Array]) -> None:
         self._model.train()

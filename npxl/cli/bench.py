@@ -49,7 +49,8 @@ def bench(
     task
         What to measure; all three when not given.
     shape
-        Named shapes to measure it on; all that the tasks have when not given.
+        Named shapes to measure it on; when not given, all that the tasks have and that do not take
+        minutes.
     peers
         Do the same work with Hugging Face's TransfoXL, in turn; needs the extra peers.
     without
@@ -67,6 +68,7 @@ def bench(
     """
     from npxl.bench.roofline import check_roofline, draw_roofline
     from npxl.bench.run import SHAPES, measure
+    from npxl.bench.shapes import ON_REQUEST
     from npxl.bench.sides import PEERS
     from npxl.threads import available_cores
 
@@ -87,7 +89,7 @@ def bench(
     with console.status("") as status:
         for one, shapes in chosen.items():
             for name in shapes:
-                if not shape or name in shape:
+                if name in (shape or shapes.keys() - ON_REQUEST):
                     left_out = [f"without {part}" for part in without if one in OPTIMIZATIONS[part]]
                     others = [*(PEERS if peers else ()), *left_out]
                     results += measure(one, name, others, rounds, threads, status.update)
