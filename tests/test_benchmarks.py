@@ -90,6 +90,14 @@ def test_each_benchmark_is_explained(name):
         assert fact in page
 
 
+def test_the_papers_penn_treebank_is_not_claimed():
+    """KY #16, #35, #109: nobody has reproduced its perplexity of 54.5."""
+    pages = Path(__file__).parents[1].glob("docs/*.md")
+    claims = [line for page in pages for line in page.read_text().splitlines() if "54.5" in line]
+    assert claims
+    assert all("is not claimed" in line for line in claims)
+
+
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_what_is_missing_is_said_with_what_to_put_where(name, tmp_path):
     """Also where there is a folder or a file that is something else."""
