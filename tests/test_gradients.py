@@ -1,6 +1,7 @@
 """Gradients that know where they are zero: nothing is missed, and a large table is hardly met."""
 
 import math
+import tracemalloc
 from itertools import pairwise
 from unittest import mock
 
@@ -178,6 +179,20 @@ def test_a_step_costs_the_head_and_the_clusters_that_it_meets(tails, div_val):
     others = gradient.flat.size - (SIZES * widths).sum()
     n_ends = 2 * (len(gradient) + len(met))
     assert tables + others <= touched <= tables + others + n_ends * gradients._BLOCK
+
+
+def test_no_array_of_a_step_has_a_number_for_each_token_and_word():
+    n = 300
+    targets = np.arange(n).reshape(2, n // 2) % CUTOFFS[0]
+    targets[0, :3] = CUTOFFS
+    tracemalloc.start()
+    try:
+        _, _, gradient = a_step(targets)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    model_and_gradients = 3 * gradient.flat.nbytes  # two workers
+    assert peak - model_and_gradients < n * WORDS * 4 / 5
 
 
 def test_untied_tables_are_touched_where_the_inputs_are():
