@@ -1,0 +1,148 @@
+"""npxl's own models as the checks take them: by forward and backward, and by their reader."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.inference.generation import generate
+from npxl.kernels.cross_entropy import IGNORE
+from npxl.layers.dropout import MaskKey
+from npxl.memory import Memory
+from npxl.models import LanguageModel, Reader
+
+Array = NDArray[Any]
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
+"""Rounding in log-probabilities of a few layers, by precision."""
+
+
+class _Declared:
+    """What a model's configuration declares."""
+
+    ignore_index = IGNORE
+
+    def __init__(self, model: LanguageModel, tolerance: float | None = None) -> None:
+        config = model.config
+        self.model = model
+        self.vocab_size = config.vocab_size
+        self.n_layer = config.n_layer
+        self.mem_len = config.mem_len
+        self.window = config.attn_window
+        self.tolerance = TOLERANCE[model.dtype.name] if tolerance is None else tolerance
+        self.encodes_distances = config.encodes_distances
+        self.initial_memory = config.initial_memory
+        self.ext_len = config.ext_len
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
+
+
+class NpxlModel(_Declared):
+    """A model of npxl by `forward`, `backward` and `log_probs`; a state is its memory.
+
+    Parameters
+    ----------
+    model
+        The model; its parameters are not copied.
+    tolerance
+        The largest difference that is rounding; None: 1e-12 in float64 and 1e-4 in float32.
+    """
+
+    masks_by_stream = True
+
+    def __init__(
+        self, model: LanguageModel, tolerance: float | None = None, rng: MaskKey | None = None
+    ) -> None:
+        super().__init__(model, tolerance)
+        self._rng = rng
+
+    def start(self, batch_size: int) -> Memory:
+        """The memory before the first segment."""
+        return self.model.init_memory(batch_size)
+
+    def log_probs(self, inputs: Array, state: Memory) -> tuple[Array, Memory]:
+        """log p [B, q, V], without dropout."""
+        return self.model.log_probs(inputs, state)
+
+    def nll(self, inputs: Array, targets: Array, state: Memory) -> tuple[Array, Memory]:
+        """Losses [B, T]."""
+        fwd = self.model.forward(inputs, targets, state, self._rng)
+        return fwd.nll, fwd.memory
+
+    def parameters(self) -> Mapping[str, Array]:
+        """Views of the model's parameters."""
+        return self.model.params
+
+    def gradients(
+        self, inputs: Array, targets: Array, state: Memory, dnll: Array
+    ) -> Mapping[str, Array]:
+        """What `backward` adds up."""
+        return self.model.backward(self.model.forward(inputs, targets, state, self._rng), dnll)
+
+    def memory(self, state: Memory) -> Array:
+        """The cached states."""
+        return state.states
+
+    def select(self, state: Memory, rows: Sequence[int]) -> Memory:
+        """The memory of some streams."""
+        return state.select(rows)
+
+    def with_mem_len(self, mem_len: int) -> NpxlModel:
+        """The model reconfigured, with the same window."""
+        return NpxlModel(self.model.reconfigured(mem_len=mem_len), self.tolerance, self._rng)
+
+    def generate(self, prompt: Array, n_tokens: int, seed: int) -> tuple[Array, Array]:
+        """A continuation at temperature 1."""
+        drawn = list(generate(self.model, prompt, n_tokens, seed=seed))
+        return np.array([each.token for each in drawn]), np.array([each.log_prob for each in drawn])
+
+    @property
+    def train(self) -> Callable[[int, int], NpxlModel] | None:
+        """With dropout, where the configuration has some."""
+        config = self.model.config
+        return self._train if config.dropout or config.dropatt else None
+
+    def _train(self, seed: int, first_stream: int = 0) -> NpxlModel:
+        key = MaskKey(seed=seed, first_stream=first_stream)
+        return NpxlModel(self.model, self.tolerance, key)
+
+
+class NpxlReader(_Declared):
+    """A model of npxl by its `reader`, which keeps keys and values projected; a state is a reader.
+
+    Parameters
+    ----------
+    model
+        The model, whose parameters must not change.
+    tolerance
+        The largest difference that is rounding; None: 1e-12 in float64 and 1e-4 in float32.
+    """
+
+    def start(self, batch_size: int) -> Reader:
+        """A new reader."""
+        return self.model.reader(batch_size)
+
+    def log_probs(self, inputs: Array, state: Reader) -> tuple[Array, Reader]:
+        """log p [B, q, V]."""
+        state = self._copy(state)
+        return state.log_probs(inputs), state
+
+    def nll(self, inputs: Array, targets: Array, state: Reader) -> tuple[Array, Reader]:
+        """Losses [B, T]."""
+        state = self._copy(state)
+        return state.score(inputs, targets), state
+
+    def select(self, state: Reader, rows: Sequence[int]) -> Reader:
+        """A reader of some streams."""
+        state = self._copy(state)
+        state.select(rows)
+        return state
+
+    def _copy(self, reader: Reader) -> Reader:
+        """A reader goes on where it is; as a value, it is copied first, all but the model."""
+        return copy.deepcopy(reader, {id(self.model): self.model})

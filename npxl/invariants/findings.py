@@ -1,0 +1,177 @@
+"""What a check is given, what it returns, and what it raises."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.protocol import Implementation, capabilities
+
+Array = NDArray[Any]
+I = TypeVar("I", bound=Implementation, contravariant=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example for a check: shapes, places and a seed, from which all numbers are drawn.
+
+    Attributes
+    ----------
+    batch_size
+        Streams B.
+    lengths
+        Tokens of each segment, one after another.
+    position
+        A token of the text that a check changes, or where it begins; counted from the start, and
+        around again where the text is shorter.
+    row
+        The stream in which it does so; around again, too.
+    seed
+        Of everything else: tokens, cotangents, permutations.
+    """
+
+    batch_size: int = 2
+    lengths: tuple[int, ...] = (3, 1, 4)
+    position: int = 1
+    row: int = 0
+    seed: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens N of the text that is read."""
+        return sum(self.lengths)
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Row and position, within the text."""
+        return self.row % self.batch_size, self.position % self.length
+
+    def rng(self, *purpose: int) -> np.random.Generator:
+        """A generator of this case's seed; another one for each purpose."""
+        return np.random.default_rng([self.seed, *purpose])
+
+    def text(self, implementation: Implementation, batch_size: int | None = None) -> Array:
+        """Random tokens [B, N + 1]: what is read, and one target more."""
+        shape = (batch_size or self.batch_size, self.length + 1)
+        return self.rng(0).integers(implementation.vocab_size, size=shape)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check measured where the invariant held.
+
+    Attributes
+    ----------
+    check
+        Name of the check.
+    figure
+        The largest deviation, or how many of what is compared bit by bit were wrong.
+    tolerance
+        What it may be at most.
+    measured
+        What the figure is, in words.
+    compared
+        How many numbers were compared.
+    """
+
+    check: str
+    figure: float
+    tolerance: float
+    measured: str
+    compared: int
+
+
+class InvariantBroken(AssertionError):
+    """An implementation does not do what it declares.
+
+    Attributes
+    ----------
+    check
+        Name of the check.
+    expected, found, where, usually
+        What was expected, what was found, at which token or tensor, and what usually causes it.
+    """
+
+    def __init__(
+        self, expected: str, found: str, where: str, usually: str, check: str = ""
+    ) -> None:
+        self.expected, self.found, self.where, self.usually = expected, found, where, usually
+        self.check = check
+        super().__init__(expected, found, where, usually, check)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.check or 'a check'} at {self.where}\n"
+            f"  expected: {self.expected}\n"
+            f"  found:    {self.found}\n"
+            f"  usually:  {self.usually}"
+        )
+
+
+class Inapplicable(Exception):
+    """An implementation lacks what a check needs, or does not claim what it checks."""
+
+
+class Vacuous(Exception):
+    """A case in which nothing could have shown that the invariant is broken."""
+
+
+class Check(Protocol[I]):
+    """A named check of one invariant."""
+
+    __name__: str
+    __doc__: str | None
+    needs: tuple[str, ...]
+    """Capabilities without which it is not applicable."""
+
+    def __call__(self, implementation: I, case: Case) -> Finding:
+        """Check one case.
+
+        Raises
+        ------
+        InvariantBroken
+            When the invariant does not hold.
+        Inapplicable
+            When the implementation cannot or does not claim to have it.
+        Vacuous
+            When this case could not have shown a violation.
+        """
+
+
+CHECKS: dict[str, Check[Any]] = {}
+"""All checks by name, in the order in which an implementer would want to see them pass."""
+
+
+def check(*needs: str) -> Callable[[Callable[[I, Case], Finding]], Check[I]]:
+    """Register a check that needs some capabilities.
+
+    It then raises `Inapplicable` where one is missing, and puts its name on what it finds.
+    """
+
+    def registered(function: Callable[[I, Case], Finding]) -> Check[I]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def checked(implementation: I, case: Case) -> Finding:
+            missing = [need for need in needs if need not in capabilities(implementation)]
+            if missing:
+                raise Inapplicable(
+                    f"{name} needs the capability {' and '.join(missing)}, which this "
+                    "implementation does not have (npxl.invariants.protocol.CAPABILITIES)."
+                )
+            try:
+                return replace(function(implementation, case), check=name)
+            except InvariantBroken as broken:
+                broken.check = name
+                raise
+
+        checked.needs = needs  # type: ignore[attr-defined]
+        CHECKS[name] = checked  # type: ignore[assignment]
+        return checked  # type: ignore[return-value]
+
+    return registered

@@ -1,0 +1,175 @@
+"""What the checks ask of an implementation of Transformer-XL, whoever wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+State = Any
+"""What an implementation remembers of B streams.  The checks never look into it."""
+
+
+class Implementation(Protocol):
+    """A Transformer-XL that reads a batch of streams, segment by segment, without dropout.
+
+    Arrays go in and come out as NumPy's.  A state is a value: to read with it changes nothing in
+    it, so that a second segment can be read from the same state.
+
+    Attributes
+    ----------
+    vocab_size
+        Symbols V; a token is one of 0 … V − 1.
+    n_layer
+        Layers N, each of which reads a memory of its own.
+    mem_len
+        Positions M that a state keeps at most.
+    window
+        Keys W that a query sees at most, itself included; None: all of the state and the segment.
+    tolerance
+        The largest difference of two log-probabilities that is rounding: about 1e-12 in float64,
+        1e-4 in float32.
+    """
+
+    vocab_size: int
+    n_layer: int
+    mem_len: int
+    window: int | None
+    tolerance: float
+
+    def start(self, batch_size: int) -> State:
+        """The state of B streams of which nothing has been read."""
+
+    def log_probs(self, inputs: Array, state: State) -> tuple[Array, State]:
+        """log p of every symbol after each of the inputs, and the state for the next segment.
+
+        Parameters
+        ----------
+        inputs
+            [B, E+T] int64: the segment, after E tokens that are read again; E is 0 unless the
+            implementation has an `ext_len`.
+        state
+            From `start`, or from the segment before.
+
+        Returns
+        -------
+        tuple
+            Log-probabilities [B, E+T, V] in nats, and the new state.
+        """
+
+
+DECLARATIONS: Mapping[str, Any] = {
+    "encodes_distances": True,
+    "initial_memory": "empty",
+    "ext_len": 0,
+    "ignore_index": None,
+    "masks_by_stream": False,
+}
+"""What an implementation may further declare, as attributes, and what holds if it does not.
+
+encodes_distances: attention knows how far a key is from its query, not where either of them is.
+False for encodings of places, whose scores depend on where a text was cut.
+
+initial_memory: "empty", or "zeros" when `start` gives `mem_len` vectors of zeros that the first
+segment attends to.
+
+ext_len: tokens E at a segment's end that the state leaves out, since the next segment reads them
+again.
+
+ignore_index: the target whose loss and gradient are 0; None when there is no such target.
+
+masks_by_stream: dropout's masks belong to a stream's number and not to its place in the batch, so
+that `train(seed, first_stream)` draws the same for a part of a batch.
+"""
+
+
+class Losses(Implementation, Protocol):
+    """Capability "losses": the losses that training averages."""
+
+    def nll(self, inputs: Array, targets: Array, state: State) -> tuple[Array, State]:
+        """−log p of the targets [B, T] of the last T inputs: [B, T] in nats, in reading order."""
+
+
+class Gradients(Losses, Protocol):
+    """Capability "gradients": those that training follows, whatever computes them."""
+
+    def parameters(self) -> Mapping[str, Array]:
+        """All parameters, each once, as arrays that can be written to.
+
+        What is written there is what the implementation computes with from then on.
+        """
+
+    def gradients(
+        self, inputs: Array, targets: Array, state: State, dnll: Array
+    ) -> Mapping[str, Array]:
+        """The gradient of Σ dnll · nll, dnll [B, T], for every name of `parameters`."""
+
+
+class MemoryStates(Implementation, Protocol):
+    """Capability "memory": the cached hidden states can be looked at."""
+
+    def memory(self, state: State) -> Array:
+        """[N, B, m, d]: by layer, what its keys of earlier segments are computed from."""
+
+
+class Selects(Implementation, Protocol):
+    """Capability "select": streams can leave a batch and change places in it."""
+
+    def select(self, state: State, rows: Sequence[int]) -> State:
+        """The state of some of the streams, in the given order."""
+
+
+class Resizes(Implementation, Protocol):
+    """Capability "mem_len": the memory's length can be changed without training anew."""
+
+    def with_mem_len(self, mem_len: int) -> Implementation:
+        """The same parameters with another memory length, which goes on with this one's states.
+
+        It declares the window that it then has, and has the same capabilities.
+        """
+
+
+class Generates(Implementation, Protocol):
+    """Capability "generation": continues a text."""
+
+    def generate(self, prompt: Array, n_tokens: int, seed: int) -> tuple[Array, Array]:
+        """Tokens [n] drawn after the prompt [K], and log p [n] of each under the model, in nats."""
+
+
+class Trains(Losses, Protocol):
+    """Capability "dropout": reads as in training."""
+
+    def train(self, seed: int, first_stream: int = 0) -> Losses:
+        """The same parameters with dropout, whose masks depend on the seed alone.
+
+        Row b of a batch is stream first_stream + b.
+        """
+
+
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    "losses": ("nll",),
+    "gradients": ("nll", "parameters", "gradients"),
+    "memory": ("memory",),
+    "select": ("select",),
+    "mem_len": ("with_mem_len",),
+    "generation": ("generate",),
+    "dropout": ("train",),
+    "ignore_index": ("ignore_index",),
+}
+"""The methods and attributes of each capability; one that is missing or None is not there."""
+
+
+def capabilities(implementation: Implementation) -> frozenset[str]:
+    """Names of the capabilities that an implementation has."""
+    return frozenset(
+        name
+        for name, members in CAPABILITIES.items()
+        if all(getattr(implementation, member, None) is not None for member in members)
+    )
+
+
+def declared(implementation: Implementation, name: str) -> Any:
+    """What an implementation declares, or what holds when it declares nothing."""
+    return getattr(implementation, name, DECLARATIONS[name])
