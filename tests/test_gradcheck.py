@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rich.console import Console
 from support import ATTN_TYPES, configs, model_for, tokens
 
 import npxl
-from npxl import MaskKey, ModelConfig, NpxlError, TransformerXL
-from npxl.audit import audit, configuration, scaled_down
+from npxl import MaskKey, ModelConfig, NpxlError
 from npxl.audit.gradients import INPUT, gradcheck
 from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
@@ -181,73 +179,9 @@ def test_no_central_difference_is_no_failure_but_the_others_must_be_there():
     assert replace(report, tensors=(check, *report.tensors[1:])).worst_central.name != check.name
 
 
-@pytest.mark.parametrize("pre_lnorm", [False, True])
-def test_audit_of_a_large_configuration(pre_lnorm):
-    config = ModelConfig(
-        vocab_size=10_000, n_layer=12, d_model=512, mem_len=2100, attn_window=2101,
-        clamp_len=820, pre_lnorm=pre_lnorm, dropout=0.1,
-    )  # fmt: skip
-    console = Console(record=True, width=150, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    report = audit(config, console=console)
-    assert report.passed
-    assert "n_layer 12 to 2" in console.export_text()
-    for segment in report.segments.values():
-        assert all(check.entries == math.prod(check.shape) for check in segment.tensors)
-    assert report.config.attn_window == report.config.mem_len + 1
-
-
-@pytest.mark.parametrize(
-    ("options", "projections"),
-    [
-        (dict(cutoffs=(100, 1000), tie_weight=False), set()),
-        (dict(cutoffs=(100, 1000, 5000), div_val=4, tie_projs=(False, True, True, False)), {0, 3}),
-        (dict(d_embed=16, div_val=1), {0}),
-    ],
-)
-def test_an_audit_of_clusters(monkeypatch, options, projections):
-    """Every tensor of both ends has a gradient in one segment or another."""
-    sizes = {"n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}
-    for name, size in sizes.items():
-        monkeypatch.setitem(configuration._LARGEST, name, size)  # sooner done
-    config = ModelConfig(vocab_size=10_000, n_layer=1, **options)
-    report = audit(config)
-    assert report.passed
-    assert len(report.config.cutoffs) == len(config.cutoffs)
-    found = {
-        check.name: check.largest for each in report.segments.values() for check in each.tensors
-        if check.largest > 0
-    }  # fmt: skip
-    shapes = TransformerXL.parameter_shapes(report.config)
-    assert {name for name in shapes if name.startswith(("embedding", "softmax"))} <= set(found)
-    assert {name for name in found if name.startswith("softmax.") and "projection" in name} == {
-        f"softmax.{i}.projection" for i in projections
-    }
-
-
 def test_a_segment_with_targets_to_ignore_is_checked():
     config = replace(CONFIG, cutoffs=(3, 5), div_val=2)
     model, inputs, targets, memory = segment(config, 2, 4)
     targets[0, 1:3] = targets[1, 0] = npxl.IGNORE
     report = gradcheck(model, inputs, targets, memory, entries=3)
     assert report.passed, f"\n{report}"
-
-
-@pytest.mark.parametrize("attn_type", ATTN_TYPES[1:])
-def test_an_audit_of_every_encoding(monkeypatch, attn_type):
-    sizes = {"vocab_size": 4, "n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}
-    for name, size in sizes.items():
-        monkeypatch.setitem(configuration._LARGEST, name, size)  # sooner done
-    config = ModelConfig(n_layer=1, attn_type=attn_type, clamp_len=100, pre_lnorm=True)
-    report = audit(config)
-    assert report.passed
-    assert report.config.attn_type == attn_type
-    assert report.config.clamp_len < report.config.mem_len  # distances share a row
-
-
-def test_scaling_down_keeps_the_form():
-    config = ModelConfig(mem_len=100, attn_window=200, untie_r=True, initial_memory="zeros")
-    small = scaled_down(config)
-    assert small.untie_r
-    assert small.initial_memory == "zeros"
-    assert small.attn_window == small.mem_len + 2
-    assert scaled_down(ModelConfig(n_layer=1, mem_len=0)).mem_len == 0

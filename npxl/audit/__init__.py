@@ -1,7 +1,10 @@
 """Checks of the mathematics, and their report."""
 
-from npxl.audit.configuration import audit, scaled_down
+from npxl.audit.frame import Subject
 from npxl.audit.gradients import gradcheck
-from npxl.audit.report import AuditReport, GradientReport
+from npxl.audit.outcome import AuditReport
+from npxl.audit.report import GradientReport
+from npxl.audit.runner import audit
+from npxl.audit.scaling import scaled_down
 
-__all__ = ["AuditReport", "GradientReport", "audit", "gradcheck", "scaled_down"]
+__all__ = ["AuditReport", "GradientReport", "Subject", "audit", "gradcheck", "scaled_down"]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-
-from npxl.config import ModelConfig
-from npxl.versions import installed_version
 
 
 @dataclass(frozen=True)
@@ -188,44 +185,6 @@ class GradientReport:
         else:
             lines.append(f"WRONG: {', '.join(check.name for check in self.failures)}.")
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class AuditReport:
-    """Gradient checks of several segments, by what is special about each."""
-
-    config: ModelConfig
-    """The configuration that was checked."""
-    seed: int
-    segments: Mapping[str, GradientReport]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every gradient of every segment is right."""
-        return all(report.passed for report in self.segments.values())
-
-    def summary(self) -> str:
-        """The verdict, the worst figures of all segments, and what would give them again."""
-        kinds = zip(*(report.worst for report in self.segments.values()), strict=True)
-        worst = [max(kind, key=lambda one: _nan_first(one.error)) for kind in kinds]
-        failures = {
-            check.name: None for report in self.segments.values() for check in report.failures
-        }
-        versions = (f"{package} {installed_version(package)}" for package in _PACKAGES)
-        if failures:
-            verdict = f"FAILED: {', '.join(failures)}"
-        else:
-            verdict = f"Passed: all gradients of {len(self.segments)} segments are right"
-        return "\n".join(
-            [
-                f"{verdict}.",
-                f"worst {', '.join(f'{one.kind} {one.error:.1e}' for one in worst)}",
-                f"seed {self.seed}; {', '.join(versions)}",
-            ]
-        )
-
-
-_PACKAGES = ("npxl", "numpy", "numba")
 
 
 def _nan_first(error: float) -> tuple[bool, float]:

@@ -1,0 +1,151 @@
+"""What an audit found."""
+
+from __future__ import annotations
+
+import math
+import platform
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from npxl.audit.frame import Check, Result, Section, Subject
+from npxl.config import to_dict
+from npxl.versions import installed_version
+
+_PACKAGES = ("npxl", "numpy", "numba")
+
+
+def versions() -> dict[str, str]:
+    """What the figures depend on besides the configuration and the seed."""
+    return {
+        **{package: installed_version(package) for package in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+    }
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """What one check found."""
+
+    section: Section
+    check: Check
+    results: tuple[Result, ...]
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """SECTION/CHECK."""
+        return f"{self.section.name}/{self.check.name}"
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The rows that are wrong; one that says so where there is no row at all."""
+        if not self.results:
+            return (Result.of("nothing", math.nan, at_most=0, detail="The check found nothing."),)
+        return tuple(result for result in self.results if not result.passed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row is right."""
+        return not self.failures
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What all checks found that were run."""
+
+    subject: Subject
+    command: tuple[str, ...]
+    """What was typed, without what narrows it down: `--seed` and `--only` are added."""
+    outcomes: tuple[CheckOutcome, ...]
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row of every check is right."""
+        return all(outcome.passed for outcome in self.outcomes)
+
+    @property
+    def failures(self) -> tuple[CheckOutcome, ...]:
+        """The checks with a row that is wrong."""
+        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+
+    def __getitem__(self, name: str) -> dict[str, Result]:
+        """The rows of SECTION/CHECK by name; KeyError if it was not run."""
+        outcome = {outcome.name: outcome for outcome in self.outcomes}[name]
+        return {result.name: result for result in outcome.results}
+
+    @property
+    def reproduce(self) -> partial[str]:
+        """A function of the name of a check: the line that runs it alone."""
+        return partial(reproduction, self.command, self.subject.seed)
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence."""
+        if not self.passed:
+            return f"FAILED: {'; '.join(map(_named, self.failures))}."
+        rows = [result for outcome in self.outcomes for result in outcome.results]
+        figures = sum(bool(figure.bounds) for result in rows for figure in result.figures.values())
+        n_without = sum(not result.applies for result in rows)
+        without = f"; {n_without} rows do not apply" if n_without else ""
+        return f"Passed: {figures} figures of {len(self.outcomes)} checks are right{without}."
+
+    @property
+    def origin(self) -> str:
+        """What would give the same figures again."""
+        packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"seed {self.subject.seed}; {packages}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: all figures, and what would give them again."""
+        return {
+            "passed": self.passed,
+            "verdict": self.verdict,
+            "seed": self.subject.seed,
+            "versions": dict(self.versions),
+            "config": to_dict(self.subject.config),
+            "scaled": to_dict(self.subject.small),
+            "checks": [_as_json(outcome, self.reproduce) for outcome in self.outcomes],
+        }
+
+
+def reproduction(command: Iterable[str], seed: int, name: str) -> str:
+    """The line that runs one check alone, with the same figures."""
+    return shlex.join([*command, "--seed", str(seed), "--only", name])
+
+
+def _named(outcome: CheckOutcome) -> str:
+    return f"{outcome.name} ({', '.join(result.name for result in outcome.failures)})"
+
+
+def _as_json(outcome: CheckOutcome, reproduce: partial[str]) -> dict[str, Any]:
+    return {
+        "name": outcome.name,
+        "passed": outcome.passed,
+        "seconds": outcome.seconds,
+        "reproduce": reproduce(outcome.name),
+        "rows": [
+            {
+                "name": result.name,
+                "passed": result.passed if result.applies else None,
+                "detail": result.detail,
+                "figures": {
+                    name: {
+                        "value": _finite(figure.value),
+                        "at_most": figure.at_most,
+                        "at_least": figure.at_least,
+                    }
+                    for name, figure in result.figures.items()
+                },
+            }
+            for result in outcome.results
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

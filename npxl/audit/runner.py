@@ -1,0 +1,112 @@
+"""`npxl audit`: all checks of one configuration."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+
+from npxl.audit.frame import Check, Result, Section, Subject
+from npxl.audit.outcome import AuditReport, CheckOutcome
+from npxl.audit.sections import SECTIONS
+from npxl.audit.terminal import Terminal
+from npxl.config import ModelConfig
+from npxl.errors import NpxlError
+
+
+def audit(
+    config: ModelConfig,
+    seed: int = 0,
+    console: Console | None = None,
+    *,
+    only: Sequence[str] = (),
+    command: Sequence[str] = ("npxl", "audit"),
+) -> AuditReport:
+    """Prove or refute the mathematics of a configuration.
+
+    Parameters
+    ----------
+    config
+        Scaled down where a check says so.
+    seed
+        Of parameters, tokens and cotangents.
+    console
+        Where to print each row as soon as it is found, and a bar if this is a terminal; nowhere
+        when not given.
+    only
+        Names of sections, or SECTION/CHECK; everything when there are none.
+    command
+        What has this configuration audited on the command line, to say how to see a failure again.
+
+    Returns
+    -------
+    AuditReport
+        `.passed`, `.failures`, and all rows.
+
+    Raises
+    ------
+    NpxlError
+        When there is no section or check of a name in `only`.
+    """
+    chosen = _chosen(only)
+    subject = Subject(config, seed)
+    outcomes: list[CheckOutcome] = []
+    report = AuditReport(subject, tuple(command), ())
+    with Terminal(console) as terminal:
+        terminal.subject(subject)
+        for section, checks in chosen:
+            terminal.section(1 + SECTIONS.index(section), section)
+            for check in checks:
+                terminal.check(section, check)
+                start, results = time.perf_counter(), []
+                for result in _results(check, subject, terminal):
+                    terminal.row(result)
+                    results.append(result)
+                seconds = time.perf_counter() - start
+                outcome = CheckOutcome(section, check, tuple(results), seconds)
+                if not outcome.passed:
+                    terminal.wrong(outcome, report.reproduce(outcome.name))
+                outcomes.append(outcome)
+    report = AuditReport(subject, tuple(command), tuple(outcomes))
+    terminal.verdict(report)
+    return report
+
+
+def _chosen(only: Sequence[str]) -> list[tuple[Section, list[Check]]]:
+    """Sections, each with those of its checks that are to be run."""
+    names = {section.name: [check.name for check in section.checks] for section in SECTIONS}
+    known = [*names, *(f"{section}/{check}" for section in names for check in names[section])]
+    for name in only:
+        if name not in known:
+            raise NpxlError(
+                f"only is {name!r}, but an audit has no such section or check; it has "
+                f"{', '.join(known)}."
+            )
+    chosen = []
+    for section in SECTIONS:
+        checks = [
+            check
+            for check in section.checks
+            if not only or section.name in only or f"{section.name}/{check.name}" in only
+        ]
+        if checks:
+            chosen.append((section, checks))
+    return chosen
+
+
+def _results(check: Check, subject: Subject, terminal: Terminal) -> Iterator[Result]:
+    """The check's rows, and one that is wrong when it could not go on."""
+    try:
+        yield from check.run(subject, terminal.progress)
+    except OSError:
+        raise  # nobody reads on, or the disk is full: no fault of the model
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        yield Result.of(
+            "stopped", math.nan, at_most=0,
+            detail=f"{type(error).__name__}: {error} ({where.name}, line {where.lineno} of "
+            f"{where.filename}).",
+        )  # fmt: skip

@@ -1,0 +1,6 @@
+"""What an audit checks, in the order in which it does."""
+
+from npxl.audit.frame import Section
+from npxl.audit.sections.gradients import GRADIENTS
+
+SECTIONS: tuple[Section, ...] = (GRADIENTS,)

@@ -1,0 +1,188 @@
+"""What an audit is made of, and its gradients at a size at which every entry is checked."""
+
+import json
+import math
+
+import pytest
+from rich.console import Console
+from support import ATTN_TYPES
+
+from npxl import ModelConfig, NpxlError, TransformerXL
+from npxl.audit import audit, runner, scaled_down, scaling
+from npxl.audit.frame import Check, Figure, Result, Section
+
+SEGMENTS = ["gradients/after-memory", "gradients/one-token", "gradients/first-segment"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "holds", "bounds"),
+    [
+        (Figure(1.0), True, ""),
+        (Figure(math.nan), True, ""),
+        (Figure(1e-14, at_most=1e-13), True, "≤ 1e-13"),
+        (Figure(1e-12, at_most=1e-13), False, "≤ 1e-13"),
+        (Figure(math.nan, at_most=1e-13), False, "≤ 1e-13"),
+        (Figure(math.nan, at_least=0.1), False, "≥ 0.1"),
+        (Figure(0.5, at_least=0.1), True, "≥ 0.1"),
+        (Figure(0.05, at_least=0.1), False, "≥ 0.1"),
+        (Figure(0.0, at_most=0, at_least=0), True, "= 0"),
+        (Figure(2.0, at_least=1.9, at_most=2.1), True, "≥ 1.9 ≤ 2.1"),
+    ],
+)
+def test_a_figure_and_its_bounds(figure, holds, bounds):
+    assert (figure.holds, figure.bounds) == (holds, bounds)
+
+
+def checked(monkeypatch, *runs, only=()):
+    """The report of an audit of nothing but these checks, and what it prints in 80 columns."""
+    checks = tuple(Check(f"check-{n}", "", "", run) for n, run in enumerate(runs))
+    monkeypatch.setattr(runner, "SECTIONS", (Section("made-up", "Made up", "", checks),))
+    console = Console(record=True, width=80, file=open("/dev/null", "w"))  # noqa: SIM115
+    report = audit(ModelConfig(), 3, console, only=only, command=["npxl", "audit", "a run"])
+    text = console.export_text()
+    assert max(map(len, text.splitlines()[3:-1])) <= 80
+    return report, text
+
+
+def test_rows_are_printed_and_the_wrong_ones_said_again_with_the_line_that_finds_them(monkeypatch):
+    def good(subject, progress):
+        yield Result.of("one", 1e-15, at_most=1e-13)
+        yield Result.nothing("two", "There is no window.")
+
+    def bad(subject, progress):
+        progress(1, 2)
+        yield Result("three", {"a": Figure(1.0), "b": Figure(0.25, at_most=1e-13)}, "At (1, 2).")
+        yield Result("four" * 20, {"a": Figure(1.0), "b": Figure(0.0, at_most=1e-13)})
+
+    report, text = checked(monkeypatch, good, bad)
+    assert not report.passed
+    assert [outcome.name for outcome in report.failures] == ["made-up/check-1"]
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert any(line.split() == ["one", "1.0e-15", "≤", "1e-13", "ok"] for line in lines)
+    assert "    There is no window." in lines
+    assert any(line.startswith("three") and line.endswith("0.25 WRONG") for line in lines)
+    assert "    b 0.25, expected ≤ 1e-13" in lines
+    assert "FAILED: made-up/check-1 (three)." in lines
+    again = "npxl audit 'a run' --seed 3 --only made-up/check-1"
+    assert again in lines
+    assert lines[-1].startswith("seed 3; npxl ") or lines[-2].startswith("seed 3; npxl ")
+
+    alone, _ = checked(monkeypatch, good, bad, only=["made-up/check-0"])
+    assert alone.verdict == "Passed: 1 figures of 1 checks are right; 1 rows do not apply."
+    values = json.loads(json.dumps(report.as_json(), allow_nan=False))
+    assert values["checks"][1]["reproduce"] == again
+    assert values["checks"][1]["rows"][0]["figures"]["b"] == {
+        "value": 0.25, "at_most": 1e-13, "at_least": None,
+    }  # fmt: skip
+    assert [row["passed"] for row in values["checks"][0]["rows"]] == [True, None]
+
+
+def test_a_check_that_stops_or_finds_nothing_is_wrong_and_the_others_go_on(monkeypatch):
+    def stops(subject, progress):
+        yield Result.of("one", 0, at_most=0)
+        raise ZeroDivisionError("by nothing")
+
+    def nothing(subject, progress):
+        return ()
+
+    def good(subject, progress):
+        yield Result.of("two", 0, at_most=0)
+
+    report, text = checked(monkeypatch, stops, nothing, good)
+    assert [outcome.passed for outcome in report.outcomes] == [False, False, True]
+    assert "ZeroDivisionError: by nothing" in report["made-up/check-0"]["stopped"].detail
+    assert "(stopped)" in report.verdict
+    assert "The check found nothing." in text
+
+
+def test_a_reader_that_has_enough_is_no_failure(monkeypatch):
+    def gone(subject, progress):
+        raise BrokenPipeError
+        yield
+
+    with pytest.raises(BrokenPipeError):
+        checked(monkeypatch, gone)
+
+
+def test_a_check_that_is_not_there_is_an_error_that_names_those_that_are():
+    with pytest.raises(NpxlError, match="gradients/first-segment"):
+        audit(ModelConfig(), only=["gradients/nothing"])
+
+
+def test_a_check_draws_the_same_alone_as_among_others(monkeypatch):
+    def first(subject, progress):
+        yield Result.of("one", subject.draw("first").random())
+
+    def second(subject, progress):
+        yield Result.of("one", subject.draw("second").random())
+
+    both, _ = checked(monkeypatch, first, second)
+    alone, _ = checked(monkeypatch, first, second, only=["made-up/check-1"])
+    assert alone["made-up/check-1"] == both["made-up/check-1"]
+    assert both["made-up/check-0"] != both["made-up/check-1"]
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+def test_audit_of_a_large_configuration(pre_lnorm):
+    config = ModelConfig(
+        vocab_size=10_000, n_layer=12, d_model=512, mem_len=2100, attn_window=2101,
+        clamp_len=820, pre_lnorm=pre_lnorm, dropout=0.1,
+    )  # fmt: skip
+    console = Console(record=True, width=150, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    report = audit(config, console=console, only=["gradients"])
+    assert report.passed
+    assert "n_layer 12 to 2" in console.export_text()
+    for name in SEGMENTS:
+        for result in report[name].values():
+            assert result.data.entries == math.prod(result.data.shape)
+    small = report.subject.small
+    assert small.attn_window == small.mem_len + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "projections"),
+    [
+        (dict(cutoffs=(100, 1000), tie_weight=False), set()),
+        (dict(cutoffs=(100, 1000, 5000), div_val=4, tie_projs=(False, True, True, False)), {0, 3}),
+        (dict(d_embed=16, div_val=1), {0}),
+    ],
+)
+def test_an_audit_of_clusters(monkeypatch, options, projections):
+    """Every tensor of both ends has a gradient in one segment or another."""
+    sizes = {"n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}
+    for name, size in sizes.items():
+        monkeypatch.setitem(scaling._LARGEST, name, size)  # sooner done
+    config = ModelConfig(vocab_size=10_000, n_layer=1, **options)
+    report = audit(config, only=["gradients"])
+    assert report.passed
+    small = report.subject.small
+    assert len(small.cutoffs) == len(config.cutoffs)
+    rows = [result for name in SEGMENTS for result in report[name].values()]
+    found = {result.name for result in rows if result.data.largest > 0}
+    shapes = TransformerXL.parameter_shapes(small)
+    assert {name for name in shapes if name.startswith(("embedding", "softmax"))} <= found
+    assert {name for name in found if name.startswith("softmax.") and "projection" in name} == {
+        f"softmax.{i}.projection" for i in projections
+    }
+
+
+@pytest.mark.parametrize("attn_type", ATTN_TYPES[1:])
+def test_an_audit_of_every_encoding(monkeypatch, attn_type):
+    sizes = {"vocab_size": 4, "n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}
+    for name, size in sizes.items():
+        monkeypatch.setitem(scaling._LARGEST, name, size)  # sooner done
+    config = ModelConfig(n_layer=1, attn_type=attn_type, clamp_len=100, pre_lnorm=True)
+    report = audit(config, only=["gradients"])
+    assert report.passed
+    small = report.subject.small
+    assert small.attn_type == attn_type
+    assert small.clamp_len < small.mem_len  # distances share a row
+
+
+def test_scaling_down_keeps_the_form():
+    config = ModelConfig(mem_len=100, attn_window=200, untie_r=True, initial_memory="zeros")
+    small = scaled_down(config)
+    assert small.untie_r
+    assert small.initial_memory == "zeros"
+    assert small.attn_window == small.mem_len + 2
+    assert scaled_down(ModelConfig(n_layer=1, mem_len=0)).mem_len == 0
