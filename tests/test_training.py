@@ -1,6 +1,7 @@
 """The loop: it learns, repeats itself bit for bit, and survives whatever stops it."""
 
 import io
+import itertools
 import json
 import math
 import os
@@ -533,6 +534,20 @@ def test_minutes_become_the_steps_that_fit(minutes, eval_interval, monkeypatch):
     evaluations = steps // eval_interval + (steps % eval_interval > 0)
     total = 20 + steps + 10 * evaluations
     assert 0.9 * 60 * minutes < total <= 60 * minutes + 10
+
+
+def test_a_machine_that_is_busy_at_first_does_not_fix_fewer_steps(monkeypatch):
+    clock = SimulatedClock()
+    monkeypatch.setattr("npxl.training.budget.time", clock)
+    budget = Budget(160, unmeasured=3, evaluation=0.0, eval_interval=10_000)
+    left = None
+    for seconds in itertools.chain([0.5] * 15, itertools.repeat(0.1)):
+        clock.now += seconds
+        left = budget.steps_left(seconds)
+        if left is not None:
+            break
+    assert clock.now < 0.12 * 160
+    assert left == pytest.approx((160 - clock.now) / 0.1, abs=1)
 
 
 def test_a_time_that_is_over_before_anything_is_measured_ends_the_run(monkeypatch):

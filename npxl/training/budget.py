@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 
-_PART_TO_MEASURE = 0.02
+_PART_TO_MEASURE = 0.1
 _UPDATES_TO_MEASURE = 5
 _UPDATES_TO_AVERAGE = 200
 
@@ -37,7 +38,7 @@ class Budget:
         self._enough = _PART_TO_MEASURE * seconds
         self._unmeasured = unmeasured
         self._evaluation, self._eval_interval = evaluation, eval_interval
-        self._measured, self._n_measured = 0.0, 0
+        self._measured: list[float] = []
 
     def steps_left(self, seconds: float) -> int | None:
         """After one more update, which took `seconds`: how many will fit, None if not yet known."""
@@ -47,11 +48,11 @@ class Budget:
         if self._unmeasured > 0:
             self._unmeasured -= 1
             return None
-        self._measured += seconds
-        self._n_measured += 1
-        if self._measured < self._enough or self._n_measured < _UPDATES_TO_MEASURE:
+        self._measured.append(seconds)
+        if sum(self._measured) < self._enough or len(self._measured) < _UPDATES_TO_MEASURE:
             return None
-        updates = left * self._n_measured / self._measured
+        # Not the mean: what else the machine does for a while is not the speed of the rest.
+        updates = left / statistics.median(self._measured)
         # One evaluation after every interval, and one more at the end.
         updates = (updates - self._evaluation) / (1 + self._evaluation / self._eval_interval)
         return max(0, math.floor(updates))
