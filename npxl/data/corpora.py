@@ -174,6 +174,11 @@ def load_corpus(
     if vocab is None and (tokenizer is not None or vocabulary == "subwords"):
         vocab = _subwords(vocabulary, tokenizer)
     kind = vocab.kind if vocab is not None else vocabulary or known.vocabulary
+    if min_count is not None and kind != "words":
+        raise NpxlError(
+            f"min_count is {min_count!r}, but the vocabulary is {kind}, and only words are counted: "
+            "leave min_count out, or choose words."
+        )
     found = find(known, path, VOCABULARIES[kind].grain)
     surveys = {split: source.survey() for split, source in found.sources.items()}
     digests = {split: survey.digest for split, survey in surveys.items()}
