@@ -176,8 +176,8 @@ def load_corpus(
     kind = vocab.kind if vocab is not None else vocabulary or known.vocabulary
     if min_count is not None and kind != "words":
         raise NpxlError(
-            f"min_count is {min_count!r}, but only words are counted, and the vocabulary is {kind}: "
-            "leave min_count out, or choose words."
+            f"min_count is {min_count!r}, but only words are counted, and the vocabulary is "
+            f"{kind}: leave min_count out, or choose words."
         )
     found = find(known, path, VOCABULARIES[kind].grain)
     surveys = {split: source.survey() for split, source in found.sources.items()}
