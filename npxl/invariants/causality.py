@@ -1,10 +1,23 @@
-"""What a prediction may depend on: nothing later than itself, and nothing out of reach."""
+"""What a prediction may depend on: nothing later, nothing out of reach, and all within it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.comparing import differences, require_tokens_to_change, worst
+from npxl.invariants.dependence import dependence, drowned, oldest_tokens, reach, responses
 from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation
-from npxl.invariants.reading import differences, read, worst
+from npxl.invariants.reading import read, stretched
+
+Array = NDArray[Any]
+
+_LONGEST = 48
+"""Tokens beyond which a text is not made longer, for the sake of models with large windows."""
 
 
 @check()
@@ -17,8 +30,7 @@ def check_causality(implementation: Implementation, case: Case) -> Finding:
     numbers that hides nothing once everything is masked, by the unused cells of a relative shift
     that are read, and by a state that is taken from the wrong segment.
     """
-    if implementation.vocab_size < 2 or case.length < 2:
-        raise Vacuous("With one symbol or one token, there is no later token to change.")
+    require_tokens_to_change(implementation, case)
     at = max(1, case.at[1])
     text = case.text(implementation)[:, :-1]
     other = text.copy()
@@ -39,5 +51,110 @@ def check_causality(implementation: Implementation, case: Case) -> Finding:
             "everything: keys are masked with a finite number, and softmax takes no notice "
             "when all of them are.",
         )
-    compared = before[:, :at].size
-    return Finding("", 0.0, 0.0, "scores that depend on a later token", compared)
+    return Finding(0.0, 0.0, "scores that depend on a later token", before[:, :at].size)
+
+
+@check()
+def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
+    """A score depends on exactly the tokens that layers, window and memory add up to, bit by bit.
+
+    With W ≤ M + 1, token t depends on s if and only if 0 ≤ t − s ≤ N (W − 1); otherwise on what its
+    memory still holds, which depends on the segmentation (section 3.2; derived in docs/memory.md).
+
+    Broken by a window or a memory that is one position longer or shorter than declared, by a layer
+    that does not read its memory, by a memory that is cut by its own length in place of M, by
+    segments without memory that are not strangers, and by later tokens that are seen.
+
+    Needs parameters so large that the furthest token does not drown in rounding.
+    """
+    require_tokens_to_change(implementation, case)
+    lengths = _long_enough(implementation, case.lengths)
+    text = case.rng(0).integers(implementation.vocab_size, size=sum(lengths))
+    moved = responses(implementation, text, lengths)
+    expected = dependence(oldest_tokens(implementation, lengths))
+    if not moved.any():
+        raise Vacuous("No other token changes any score: the outputs are constant.")
+    scores, _ = read(implementation, text[None], lengths)
+    for s, t in np.argwhere((moved != 0) != expected):
+        if expected[s, t] and drowned(moved, s, t, scores):
+            raise Vacuous(
+                f"Token {s} moves token {t} by less than rounding shows; parameters with a larger "
+                "standard deviation would tell."
+            )
+        n_wrong = int(((moved != 0) != expected).sum())
+        exact = reach(implementation)
+        declares = "what memory holds" if exact is None else f"a reach of {exact} tokens"
+        raise InvariantBroken(
+            expected=f"token {t} {'depends' if expected[s, t] else 'does not depend'} on token "
+            f"{s}, {t - s} before it: {_declaration(implementation)} make {declares}",
+            found=f"another token {s} moves its scores by {moved[s, t]:.3g}; "
+            f"{n_wrong} of {moved.size} pairs of tokens are not as expected",
+            where=f"token {t}, in segments of {lengths}",
+            usually="a window that counts the query's own key otherwise (W = mem_len and W = "
+            "mem_len + 1 are both in use), or a memory that is cut one position too short or "
+            "too long." if s <= t else "a causal mask that lets later keys through.",
+        )  # fmt: skip
+    return Finding(0.0, 0.0, "pairs of tokens that depend or do not against the law", moved.size)
+
+
+@check()
+def check_window(implementation: Implementation, case: Case) -> Finding:
+    """A query sees exactly W keys, itself included, wherever it stands in its segment.
+
+    Read as one segment, and, where W ≤ M + 1, in several, with keys that come from memory.  The
+    window is not looked at but inferred: the one number W whose dependence is what is measured.
+
+    Broken by a window one key too wide or too narrow, by one that does not slide with the query,
+    by one that counts the memory only or the segment only, and by one that is not there.
+    """
+    require_tokens_to_change(implementation, case)
+    lengths = _long_enough(implementation, case.lengths)
+    ways = [[sum(lengths)]]
+    if reach(implementation) is not None and len(lengths) > 1:
+        ways.append(lengths)
+    compared = 0
+    for way in ways:
+        text = case.rng(0).integers(implementation.vocab_size, size=sum(way))
+        moved = responses(implementation, text, way)
+        oldest = np.where(moved.any(0), (moved != 0).argmax(0), len(text))
+        if (oldest > np.arange(len(text))).any():
+            raise Vacuous("Some token's scores do not even depend on itself.")
+        declared_oldest = oldest_tokens(implementation, way)
+        for t in np.flatnonzero(oldest > declared_oldest):
+            scores, _ = read(implementation, text[None], way)
+            if drowned(moved, int(oldest[t]) - 1, int(t), scores):
+                raise Vacuous(f"What token {t} sees furthest away drowns in rounding.")
+        if (oldest != declared_oldest).any():
+            first = int(np.flatnonzero(oldest != declared_oldest)[0])
+            raise InvariantBroken(
+                expected=f"window {implementation.window}: token {first} depends on tokens "
+                f"{declared_oldest[first]} to {first}",
+                found=f"{_like_window(implementation, way, oldest)}; it depends on tokens "
+                f"{oldest[first]} to {first}",
+                where=f"token {first}, in segments of {way}",
+                usually="another way of counting: `same_length` of the original code shows "
+                "mem_len keys, NVIDIA's mem_len + 1; a window counts the query's own key too.",
+            )
+        compared += len(text)
+    return Finding(0.0, 0.0, "tokens with another number of visible keys", compared)
+
+
+def _like_window(implementation: Implementation, lengths: Sequence[int], oldest: Array) -> str:
+    """Which window would make tokens depend on what they were seen to depend on."""
+    for window in [*range(1, sum(lengths) + 1), None]:
+        if (oldest_tokens(implementation, lengths, window) == oldest).all():
+            seen = "all keys" if window in (None, sum(lengths)) else f"{window} keys"
+            return f"every query sees {seen}, itself included"
+    return "queries see different numbers of keys"
+
+
+def _declaration(implementation: Implementation) -> str:
+    window, mem_len = implementation.window, implementation.mem_len
+    seen = "no window" if window is None else f"a window of {window}"
+    return f"{implementation.n_layer} layers with a memory of {mem_len} and {seen}"
+
+
+def _long_enough(implementation: Implementation, lengths: Sequence[int]) -> list[int]:
+    """Segments with more tokens than one depends on, so that one too many can be seen."""
+    exact = reach(implementation)
+    return stretched(lengths, min(_LONGEST, 0 if exact is None else exact + 3))

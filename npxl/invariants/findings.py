@@ -67,8 +67,6 @@ class Finding:
 
     Attributes
     ----------
-    check
-        Name of the check.
     figure
         The largest deviation, or how many of what is compared bit by bit were wrong.
     tolerance
@@ -77,13 +75,15 @@ class Finding:
         What the figure is, in words.
     compared
         How many numbers were compared.
+    check
+        Name of the check, which puts it here.
     """
 
-    check: str
     figure: float
     tolerance: float
     measured: str
     compared: int
+    check: str = ""
 
 
 class InvariantBroken(AssertionError):
@@ -143,17 +143,13 @@ class Check(Protocol[I]):
         """
 
 
-CHECKS: dict[str, Check[Any]] = {}
-"""All checks by name, in the order in which an implementer would want to see them pass."""
-
-
 def check(*needs: str) -> Callable[[Callable[[I, Case], Finding]], Check[I]]:
-    """Register a check that needs some capabilities.
+    """A decorator for a check that needs some capabilities.
 
     It then raises `Inapplicable` where one is missing, and puts its name on what it finds.
     """
 
-    def registered(function: Callable[[I, Case], Finding]) -> Check[I]:
+    def decorated(function: Callable[[I, Case], Finding]) -> Check[I]:
         name = function.__name__
 
         @functools.wraps(function)
@@ -171,7 +167,6 @@ def check(*needs: str) -> Callable[[Callable[[I, Case], Finding]], Check[I]]:
                 raise
 
         checked.needs = needs  # type: ignore[attr-defined]
-        CHECKS[name] = checked  # type: ignore[assignment]
         return checked  # type: ignore[return-value]
 
-    return registered
+    return decorated

@@ -62,6 +62,7 @@ class Implementation(Protocol):
 
 DECLARATIONS: Mapping[str, Any] = {
     "encodes_distances": True,
+    "averages": True,
     "initial_memory": "empty",
     "ext_len": 0,
     "ignore_index": None,
@@ -71,6 +72,9 @@ DECLARATIONS: Mapping[str, Any] = {
 
 encodes_distances: attention knows how far a key is from its query, not where either of them is.
 False for encodings of places, whose scores depend on where a text was cut.
+
+averages: what a layer takes from its keys is an average, as attention's weights make it.  False
+for models that are something else.
 
 initial_memory: "empty", or "zeros" when `start` gives `mem_len` vectors of zeros that the first
 segment attends to.
@@ -144,8 +148,16 @@ class Trains(Losses, Protocol):
     def train(self, seed: int, first_stream: int = 0) -> Losses:
         """The same parameters with dropout, whose masks depend on the seed alone.
 
-        Row b of a batch is stream first_stream + b.
+        It is `nll` that then has dropout, and `gradients` if there are any.  Row b of a batch is
+        stream first_stream + b.
         """
+
+
+class LearnsWithDropout(Gradients, Protocol):
+    """Capabilities "gradients" and "dropout"."""
+
+    def train(self, seed: int, first_stream: int = 0) -> Gradients:
+        """As `Trains.train`."""
 
 
 CAPABILITIES: Mapping[str, tuple[str, ...]] = {
@@ -168,6 +180,11 @@ def capabilities(implementation: Implementation) -> frozenset[str]:
         for name, members in CAPABILITIES.items()
         if all(getattr(implementation, member, None) is not None for member in members)
     )
+
+
+def offering(implementation: Implementation, capability: str) -> Any | None:
+    """The implementation, if it has the capability."""
+    return implementation if capability in capabilities(implementation) else None
 
 
 def declared(implementation: Implementation, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Reading a text in segments, and saying what differs."""
+"""Reading a text in segments."""
 
 from __future__ import annotations
 
@@ -21,34 +21,29 @@ def segments(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield start, stop
 
 
-def read(
-    implementation: Implementation, text: Array, lengths: Sequence[int], state: State = None
-) -> tuple[Array, State]:
-    """log p after every token of `text` [B, N] read in segments, [B, N, V]; and the last state.
+def inputs_of(implementation: Implementation, text: Array, start: int, stop: int) -> Array:
+    """A segment of `text` [B, N], after the ext_len tokens before it as far as there are any.
 
-    The ext_len tokens before a segment are read again with it, as far as the text goes back.
+    A copy: what an implementation does to its inputs must not reach the text.
     """
-    state = implementation.start(len(text)) if state is None else state
-    ext_len = declared(implementation, "ext_len")
+    again: int = min(start, declared(implementation, "ext_len"))
+    segment: Array = text[:, start - again : stop].copy()
+    return segment
+
+
+def read(
+    implementation: Implementation, text: Array, lengths: Sequence[int]
+) -> tuple[Array, State]:
+    """log p after every token of `text` [B, N] read in segments, [B, N, V]; and the last state."""
+    state = implementation.start(len(text))
     scores = []
     for start, stop in segments(lengths):
-        again = min(start, ext_len)
-        log_p, state = implementation.log_probs(text[:, start - again : stop].copy(), state)
-        scores.append(np.asarray(log_p)[:, again:])
+        inputs = inputs_of(implementation, text, start, stop)
+        log_p, state = implementation.log_probs(inputs, state)
+        scores.append(np.asarray(log_p)[:, inputs.shape[1] - (stop - start) :])
     return np.concatenate(scores, axis=1), state
 
 
-def differences(found: Array, expected: Array) -> Array:
-    """The largest difference at each token, [B, N]; infinite where either is NaN.
-
-    Two log-probabilities of −∞ do not differ.
-    """
-    with np.errstate(invalid="ignore"):
-        apart = np.where(found == expected, 0, np.abs(found - expected)).max(-1)
-    return np.where(np.isnan(apart), np.inf, apart)
-
-
-def worst(apart: Array) -> tuple[float, str]:
-    """The largest of the differences [B, N], and where it is."""
-    row, token = np.unravel_index(np.argmax(apart), apart.shape)
-    return float(apart[row, token]), f"stream {row}, token {token}"
+def stretched(lengths: Sequence[int], n_tokens: int) -> list[int]:
+    """The segments again and again, until they have at least so many tokens."""
+    return list(lengths) * max(1, -(-n_tokens // sum(lengths)))

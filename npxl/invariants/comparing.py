@@ -1,0 +1,66 @@
+"""What differs and where, and what has to be so for a comparison to mean anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous
+from npxl.invariants.protocol import Implementation, declared
+
+Array = NDArray[Any]
+
+
+def differences(found: Array, expected: Array) -> Array:
+    """By entry how far apart two arrays are; infinite where either is NaN.
+
+    Two log-probabilities of −∞ are not apart.
+    """
+    with np.errstate(invalid="ignore"):
+        apart = np.where(found == expected, 0.0, np.abs(found - expected))
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
+def worst(apart: Array) -> tuple[float, str]:
+    """The largest of the differences [B, N, ...], and the stream and token where it is."""
+    index = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    return float(apart[index]), f"stream {index[0]}, token {index[1]}"
+
+
+def equal_scores(
+    implementation: Implementation, found: Array, exact: Array, expected: str, usually: str
+) -> Finding:
+    """Log-probabilities [B, N, V], or losses [B, N], that are the same but for rounding."""
+    largest, where = worst(differences(found, np.broadcast_to(exact, found.shape)))
+    if not largest <= implementation.tolerance:
+        raise InvariantBroken(
+            expected=f"{expected}, to {implementation.tolerance:g}",
+            found=f"one that is off by {largest:.3g} nats",
+            where=where,
+            usually=usually,
+        )
+    return Finding(largest, implementation.tolerance, "largest difference in nats", found.size)
+
+
+def require_distances(implementation: Implementation) -> None:
+    """Inapplicable where scores depend on the place of a token in its segment."""
+    if not declared(implementation, "encodes_distances"):
+        raise Inapplicable(
+            "It declares encodes_distances = False: scores depend on places, and so on where a "
+            "text is cut."
+        )
+
+
+def require_scores_that_vary(implementation: Implementation, scores: Array) -> None:
+    """Vacuous where all scores [B, N, V] are the same."""
+    flat = scores.reshape(-1, scores.shape[-1])
+    if not (np.abs(flat - flat[:1]) > implementation.tolerance).any():
+        raise Vacuous("All tokens have the same scores, whatever was read.")
+
+
+def require_tokens_to_change(implementation: Implementation, case: Case) -> None:
+    """Vacuous where there is no other token, or no other symbol."""
+    if implementation.vocab_size < 2 or case.length < 2:
+        raise Vacuous("With one symbol or one token, there is no other token to change.")

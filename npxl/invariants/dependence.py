@@ -1,0 +1,123 @@
+"""Which tokens a prediction depends on: as an implementation declares, and as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.comparing import differences
+from npxl.invariants.protocol import Implementation, declared
+from npxl.invariants.reading import read, segments
+
+Array = NDArray[Any]
+
+SHARP = 1e4
+"""An effect this many times above rounding cannot have drowned in it one token further on."""
+
+_MOST_REPLACEMENTS = 3
+
+
+def oldest_tokens(
+    implementation: Implementation, lengths: Sequence[int], window: int | None = -1
+) -> Array:
+    """By token t of a text read in segments, the first token that its prediction depends on.
+
+    The recursion h_t^n = f(h_s^{n−1}, s among the keys that t sees) of section 3.2, run on numbers
+    of tokens in place of states: what t depends on are the tokens from this number to t, without
+    a gap, since the keys lie side by side.  With W ≤ M + 1 it is t − N (W − 1) (docs/memory.md).
+
+    Parameters
+    ----------
+    implementation
+        Whose layers, memory and declarations hold.
+    lengths
+        Of the segments.
+    window
+        Keys that a query sees, in place of what is declared.
+
+    Returns
+    -------
+    Array
+        [N] int.
+    """
+    window = implementation.window if window == -1 else window
+    ext_len, n_tokens = declared(implementation, "ext_len"), sum(lengths)
+    n_zeros = implementation.mem_len if declared(implementation, "initial_memory") == "zeros" else 0
+    # A vector of zeros depends on no token: it comes after all of them, as far as minima go.
+    memory = [np.full(n_zeros, n_tokens) for _ in range(implementation.n_layer)]
+    oldest = []
+    for start, stop in segments(lengths):
+        again = min(start, ext_len)
+        h = np.arange(start - again, stop)  # [q], what each token's embedding depends on
+        for n, cached in enumerate(memory):
+            keys = np.concatenate([cached, h])
+            end = len(keys) - max(0, min(ext_len, len(h)))
+            memory[n] = keys[max(0, end - implementation.mem_len) : end]
+            h = np.array([
+                keys[0 if window is None else max(0, i - window + 1) : i + 1].min()
+                for i in range(len(cached), len(keys))
+            ])  # fmt: skip
+        oldest.append(h[again:])
+    return np.concatenate(oldest)
+
+
+def dependence(oldest: Array) -> Array:
+    """[N, N] bool: whether token t, the column, depends on token s, the row."""
+    s, t = np.arange(len(oldest))[:, None], np.arange(len(oldest))
+    return (oldest <= s) & (s <= t)
+
+
+def reach(implementation: Implementation) -> int | None:
+    """N (W − 1), where it is the same for every token and segmentation: W ≤ M + 1; else None."""
+    window = implementation.window
+    if window is None or window > implementation.mem_len + 1:
+        return None
+    return implementation.n_layer * (window - 1)
+
+
+def responses(implementation: Implementation, text: Array, lengths: Sequence[int]) -> Array:
+    """How much each score moves when one token is replaced.
+
+    Every replacement is a row of one batch, held against the same row of a batch without any, so
+    that sums are added up in the same order and what does not depend does not change a bit.
+
+    Parameters
+    ----------
+    implementation
+        What reads.
+    text
+        [N] tokens.
+    lengths
+        Of its segments.
+
+    Returns
+    -------
+    Array
+        [N, N]: the largest change of a log-probability at t, the column, when token s, the row,
+        becomes one of up to three others.
+    """
+    n_tokens, vocab_size = len(text), implementation.vocab_size
+    n_others = min(vocab_size - 1, _MOST_REPLACEMENTS)
+    same = np.tile(text, (n_tokens * n_others, 1))  # [N R, N]
+    other = same.copy()
+    at = np.repeat(np.arange(n_tokens), n_others)
+    other[np.arange(len(at)), at] += np.tile(np.arange(1, n_others + 1), n_tokens)
+    other %= vocab_size
+    moved = differences(
+        read(implementation, other, lengths)[0], read(implementation, same, lengths)[0]
+    )
+    return np.asarray(moved.max(-1).reshape(n_tokens, n_others, n_tokens).max(1))
+
+
+def drowned(moved: Array, s: int, t: int, scores: Array) -> bool:
+    """Whether token s, which moves t not a bit, may do so below what rounding shows.
+
+    Then the next token that does move it, nearer to t, does so by hardly more than rounding.
+    """
+    nearer = moved[s + 1 : t + 1, t]
+    effect = nearer[np.flatnonzero(nearer)[:1]]
+    resolution = np.finfo(scores.dtype).eps * max(1.0, float(np.abs(scores).max()))
+    return bool((effect < SHARP * resolution).all())

@@ -1,0 +1,253 @@
+"""Gradients: that they are right, and that they stop at the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.comparing import differences
+from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
+from npxl.invariants.protocol import Gradients, LearnsWithDropout, State
+from npxl.invariants.reading import inputs_of, segments
+from npxl.invariants.slopes import TOLERANCE, direction, slope
+
+Array = NDArray[Any]
+
+
+class _Segment(NamedTuple):
+    """The last segment of a text, the state before it, and a cotangent of its losses."""
+
+    inputs: Array  # [B, E+T]
+    targets: Array  # [B, T]
+    state: State
+    dnll: Array  # [B, T]
+
+    def loss(self, implementation: Gradients, state: State = None) -> tuple[float, float]:
+        """Σ dnll · nll and Σ |dnll · nll|, from this or another state."""
+        state = self.state if state is None else state
+        nll, _ = implementation.nll(self.inputs.copy(), self.targets.copy(), state)
+        terms = self.dnll * np.asarray(nll, np.float64)
+        return float(terms.sum()), float(np.abs(terms).sum())
+
+    def gradients(self, implementation: Gradients, dnll: Array | None = None) -> dict[str, Array]:
+        """A copy of the gradients, of another cotangent if given; for the parameters, all of them.
+
+        Raises InvariantBroken where names and shapes are not those of the parameters.
+        """
+        dnll = self.dnll if dnll is None else dnll
+        found = implementation.gradients(
+            self.inputs.copy(), self.targets.copy(), self.state, dnll.copy()
+        )
+        parameters = implementation.parameters()
+        shapes = {name: np.shape(each) for name, each in found.items()}
+        expected = {name: each.shape for name, each in parameters.items()}
+        if shapes != expected:
+            raise InvariantBroken(
+                expected=f"a gradient for each parameter, of its shape, and for nothing else: "
+                f"{expected}",
+                found=f"{shapes}",
+                where="the gradients' names",
+                usually="a gradient for the memory, which is a constant, or parameters that were "
+                "left out.",
+            )
+        return {name: np.array(each) for name, each in found.items()}
+
+
+@check("gradients")
+def check_gradients(implementation: Gradients, case: Case) -> Finding:
+    """The gradient of every tensor is that of the losses, for any cotangent.
+
+    A segment with memory before it; each tensor moves along a direction of its own, and the losses
+    with random weights, so that errors do not cancel.  Needs float64 to be sharp.
+
+    Broken by any fault of a backward pass: a sign, a transposed matrix, a missing term of a softmax
+    or a normalisation, one use of a tied tensor forgotten, keys and values of memory rows without
+    a gradient for their weights.
+    """
+    return _gradients_are_slopes(implementation, _segment(implementation, case), case)
+
+
+@check("gradients")
+def check_repeated_tokens(implementation: Gradients, case: Case) -> Finding:
+    """A symbol that occurs several times has the sum of its gradients.
+
+    As check_gradients, on texts of two symbols at most.
+
+    Broken by `dW[ids] += dY`, which adds only once for each symbol, and by counting that forgets
+    that targets repeat, too.
+    """
+    symbols = case.rng(7).integers(implementation.vocab_size, size=2)
+    text = symbols[case.rng(8).integers(2, size=(case.batch_size, case.length + 1))]
+    return _gradients_are_slopes(implementation, _segment(implementation, case, text), case)
+
+
+@check("gradients")
+def check_gradient_linearity(implementation: Gradients, case: Case) -> Finding:
+    """Gradients are linear in the cotangent, nothing is left of the last ones, and 0 gives 0.
+
+    g(a + b) = g(a) + g(b), g(0) = 0 exactly, and the same call twice gives the same.
+
+    Broken by gradients that are not set to zero before they are added to, or are returned as views
+    of one buffer; by a mean where a sum is weighted; and by weights that are left out.
+    """
+    segment = _segment(implementation, case)
+    a, b = segment.dnll, case.rng(9).standard_normal(segment.dnll.shape)
+    of_a, of_b, of_both, of_a_again, of_zero = (
+        segment.gradients(implementation, dnll) for dnll in (a, b, a + b, a, np.zeros_like(a))
+    )
+    size = max(float(np.abs(g).max(initial=0)) for each in (of_a, of_b) for g in each.values())
+    if size == 0:
+        raise Vacuous("All gradients are zero.")
+    largest, tolerance = 0.0, 100 * implementation.tolerance
+    for name in of_a:
+        for found, expected, what in (
+            (of_zero[name], np.zeros_like(of_zero[name]), "no gradient without a cotangent"),
+            (of_a_again[name], of_a[name], "the same gradient from the same call"),
+            (of_both[name], of_a[name] + of_b[name], "the gradient of a sum to be their sum"),
+        ):
+            apart = float(differences(found, expected).max(initial=0)) / size
+            largest = max(largest, apart)
+            if not apart <= tolerance:
+                raise InvariantBroken(
+                    expected=f"{what}, to {tolerance:g} of the largest",
+                    found=f"one that is off by {apart:.3g}",
+                    where=f"tensor {name}",
+                    usually="gradients that are added to those of the call before, or a mean over "
+                    "targets in place of the weights that were given.",
+                )
+    n_numbers = 3 * sum(each.size for each in of_a.values())
+    return Finding(largest, tolerance, "largest relative difference", n_numbers)
+
+
+@check("gradients")
+def check_stop_gradient(implementation: Gradients, case: Case) -> Finding:
+    """The gradient is that of the losses with the memory held constant: SG of section 3.2.
+
+    In three ways.  With the memory frozen, differences are what the gradient says.  With the memory
+    computed anew by the moved parameters they are something else, which shows that the memory
+    matters and was cut off.  And gradients have the names of parameters: none is for the memory.
+
+    Broken by a memory that was not detached, and by one that is detached too much: the weights of
+    keys and values do learn from memory rows.
+    """
+    if implementation.mem_len == 0 or implementation.window == 1:
+        raise Inapplicable("Without a memory that is read, there is nothing to stop at.")
+    text = case.text(implementation)
+    lengths = case.lengths if len(case.lengths) > 1 else (*case.lengths, *case.lengths)
+    text = np.concatenate([text] * 2, axis=1)[:, : sum(lengths) + 1]
+    segment = _segment(implementation, case, text, lengths)
+    found = segment.gradients(implementation)
+    parameters = implementation.parameters()
+    rng = case.rng(10)
+    along = {name: direction(each, rng) for name, each in found.items()}
+    size = np.sqrt(sum(float(np.sum(each**2)) for each in along.values()))
+    along = {name: each / size for name, each in along.items()}
+    value = sum(float(np.vdot(found[name], each)) for name, each in along.items())
+
+    def recomputed() -> tuple[float, float]:
+        return segment.loss(implementation, _state(implementation, text, lengths[:-1]))
+
+    frozen = slope(lambda: segment.loss(implementation), parameters, along)
+    through = slope(recomputed, parameters, along)
+    doubt = 10 * (frozen.doubt + through.doubt)
+    tolerance = TOLERANCE[_dtype(parameters)]
+    allowed = doubt + tolerance * max(abs(frozen.value), _length(found))
+    if abs(through.value - frozen.value) <= 10 * allowed:
+        raise Vacuous("The memory hardly depends on the parameters here: it would not tell.")
+    if abs(value - through.value) <= allowed:
+        raise InvariantBroken(
+            expected=f"the derivative with the memory held constant, {frozen.value:.9g}",
+            found=f"{value:.9g}, the derivative with the memory computed anew",
+            where="a direction in all parameters",
+            usually="a memory that was not detached: the gradient goes on into earlier segments.",
+        )
+    if not abs(value - frozen.value) <= allowed:
+        raise InvariantBroken(
+            expected=f"the derivative with the memory held constant, {frozen.value:.9g}",
+            found=f"{value:.9g}; with the memory computed anew it is {through.value:.9g}",
+            where="a direction in all parameters",
+            usually="a gradient that is wrong elsewhere (see check_gradients), or that is cut too "
+            "early: the weights of keys and values learn from memory rows too.",
+        )
+    error = abs(value - frozen.value) / max(abs(frozen.value), _length(found))
+    return Finding(error, tolerance, "error relative to the gradient", len(found))
+
+
+@check("gradients", "dropout")
+def check_dropout_gradients(implementation: LearnsWithDropout, case: Case) -> Finding:
+    """With dropout, the gradient is that of the losses under the same masks.
+
+    Broken by masks that are drawn anew for the backward pass, or not applied in it, and by a scale
+    1 / (1 − p) that one of the passes forgets.
+    """
+    trained = implementation.train(case.seed)
+    return _gradients_are_slopes(trained, _segment(trained, case), case)
+
+
+def _gradients_are_slopes(implementation: Gradients, segment: _Segment, case: Case) -> Finding:
+    found = segment.gradients(implementation)
+    parameters = implementation.parameters()
+    tolerance = TOLERANCE[_dtype(parameters)]
+    rng, largest, n_sharp = case.rng(11), 0.0, 0
+    for name, gradient in found.items():
+        along = direction(gradient, rng)
+        value = float(np.vdot(gradient, along))
+        measured = slope(lambda: segment.loss(implementation), parameters, {name: along})
+        length = max(float(np.linalg.norm(gradient)), abs(measured.value))
+        error, allowed = abs(value - measured.value), tolerance * length + 10 * measured.doubt
+        if not error <= allowed:
+            raise InvariantBroken(
+                expected=f"a derivative of {measured.value:.9g}, known to {measured.doubt:.1g}",
+                found=f"{value:.9g}",
+                where=f"tensor {name}, along a direction of length one",
+                usually="a backward pass with a wrong sign, a missing term, or one use of a tied "
+                "tensor forgotten.",
+            )
+        if allowed < 0.1 * length:
+            largest, n_sharp = max(largest, error / length), n_sharp + 1
+    if n_sharp == 0:
+        raise Vacuous("No derivative is known well enough: losses are flat, or near kinks.")
+    return Finding(largest, tolerance, "largest error relative to a tensor's gradient", n_sharp)
+
+
+def _segment(
+    implementation: Gradients,
+    case: Case,
+    text: Array | None = None,
+    lengths: tuple[int, ...] | None = None,
+) -> _Segment:
+    """The last segment of a text, after those before it were read."""
+    text = case.text(implementation) if text is None else text
+    lengths = case.lengths if lengths is None else lengths
+    stop = sum(lengths)
+    start = stop - lengths[-1]
+    dnll = case.rng(12).standard_normal((len(text), stop - start))
+    return _Segment(
+        inputs_of(implementation, text, start, stop),
+        text[:, start + 1 : stop + 1],
+        _state(implementation, text, lengths[:-1]),
+        dnll.astype(_dtype(implementation.parameters())),
+    )
+
+
+def _state(implementation: Gradients, text: Array, lengths: tuple[int, ...]) -> State:
+    """The state after some segments, as training goes through them."""
+    state = implementation.start(len(text))
+    for start, stop in segments(lengths):
+        inputs = inputs_of(implementation, text, start, stop)
+        _, state = implementation.nll(inputs, text[:, start + 1 : stop + 1].copy(), state)
+    return state
+
+
+def _length(gradients: Mapping[str, Array]) -> float:
+    return float(np.sqrt(sum(float(np.sum(each**2)) for each in gradients.values())))
+
+
+def _dtype(parameters: Mapping[str, Array]) -> str:
+    names = {each.dtype.name for each in parameters.values()}
+    if len(names) != 1 or not names <= TOLERANCE.keys():
+        raise Inapplicable(f"Parameters of type {' and '.join(sorted(names))} cannot be moved.")
+    return str(names.pop())

@@ -1,0 +1,162 @@
+"""Log-probabilities are those of a distribution, and losses are taken from them in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.comparing import differences, equal_scores, worst
+from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
+from npxl.invariants.protocol import Implementation, Losses, declared, offering
+from npxl.invariants.reading import inputs_of, segments
+
+Array = NDArray[Any]
+
+
+@check()
+def check_probabilities(implementation: Implementation, case: Case) -> Finding:
+    """After every token, the probabilities of all symbols are real, not negative, and add up to 1.
+
+    Broken by a softmax over the wrong axis, logits in place of log-probabilities, clusters of an
+    adaptive softmax that are weighted by the wrong column or counted twice, and a query that sees
+    nothing, whose scores are NaN.
+    """
+    text = case.text(implementation)[:, :-1]
+    state = implementation.start(case.batch_size)
+    largest, where, n_scores = 0.0, "", 0
+    for start, stop in segments(case.lengths):
+        inputs = inputs_of(implementation, text, start, stop)
+        scores, state = implementation.log_probs(inputs, state)
+        shape = (*inputs.shape, implementation.vocab_size)
+        if scores.shape != shape or scores.dtype.kind != "f":
+            raise InvariantBroken(
+                expected=f"log-probabilities [B, T, V] of shape {list(shape)}, floating-point",
+                found=f"{list(scores.shape)} of type {scores.dtype}",
+                where=f"segment {start} to {stop}",
+                usually="time before batch, or scores of targets in place of all symbols.",
+            )
+        if np.isnan(scores).any():
+            _, place = worst(np.isnan(scores))
+            raise InvariantBroken(
+                expected="numbers",
+                found=f"{int(np.isnan(scores).sum())} times NaN",
+                where=f"{place} of segment {start} to {stop}",
+                usually="a query all of whose keys are hidden: each must see at least itself.",
+            )
+        total = np.exp(scores.astype(np.float64)).sum(-1)
+        off, place = worst(np.abs(total - 1))
+        if off >= largest:
+            largest, where = off, f"{place} of segment {start} to {stop}"
+        n_scores += scores.size
+    if largest > implementation.tolerance:
+        raise InvariantBroken(
+            expected=f"probabilities that add up to 1, to {implementation.tolerance:g}",
+            found=f"a sum that is off by {largest:.3g}",
+            where=where,
+            usually="logits that were not normalised, or clusters of an adaptive softmax that are "
+            "weighted by another cluster's column.",
+        )
+    return Finding(largest, implementation.tolerance, "largest |Σ p − 1|", n_scores)
+
+
+@check("losses")
+def check_reading_order(implementation: Losses, case: Case) -> Finding:
+    """Losses are −log p of the targets, position by position, as they are read.
+
+    The two ways to ask the same: `nll` with targets, and `log_probs` gathered at them.
+
+    Broken by losses in the order of the clusters of an adaptive softmax, targets that are shifted
+    once more or not at all, and columns of clusters that differ between the two ways.
+    """
+    text = case.text(implementation)
+    state = scores_state = implementation.start(case.batch_size)
+    largest, compared, order = 0.0, 0, False
+    for start, stop in segments(case.lengths):
+        inputs, targets = (
+            inputs_of(implementation, text, start, stop),
+            text[:, start + 1 : stop + 1],
+        )
+        nll, state = implementation.nll(inputs.copy(), targets.copy(), state)
+        scores, scores_state = implementation.log_probs(inputs.copy(), scores_state)
+        nll, scores = np.asarray(nll), np.asarray(scores)[:, -targets.shape[1] :]
+        expected = -np.take_along_axis(scores, targets[..., None], 2)[..., 0]  # [B, T]
+        if nll.shape != expected.shape:
+            raise InvariantBroken(
+                expected=f"one loss for each target, {list(expected.shape)}",
+                found=f"{list(nll.shape)}",
+                where=f"segment {start} to {stop}",
+                usually="targets that are shifted once more, or a mean in place of losses.",
+            )
+        order |= bool(np.ptp(expected) > implementation.tolerance)
+        permuted = np.abs(np.sort(nll, axis=None) - np.sort(expected, axis=None)).max()
+        finding = equal_scores(
+            implementation,
+            nll,
+            expected,
+            expected=f"losses of segment {start} to {stop} that are −log p of their targets",
+            usually="the right losses in another order: an adaptive softmax that returns them "
+            "cluster by cluster."
+            if permuted <= implementation.tolerance
+            else "targets that are shifted once more or not at all, or another state.",
+        )
+        largest, compared = max(largest, finding.figure), compared + nll.size
+    if not order:
+        raise Vacuous("All losses are the same, in any order.")
+    return Finding(largest, implementation.tolerance, "largest difference in nats", compared)
+
+
+@check("losses", "ignore_index")
+def check_ignored_targets(implementation: Losses, case: Case) -> Finding:
+    """A target to ignore has a loss of 0 and no gradient, and changes nothing else.
+
+    Also where a whole stream is to be ignored, the first one too.
+
+    Broken by an index that is looked up like any other, by losses that move into its place, by a
+    target that is written into the caller's array, and by a mean over targets that do not count.
+    """
+    ignore = declared(implementation, "ignore_index")
+    text = case.text(implementation)
+    inputs, targets = text[:, :-1], text[:, 1:]
+    rng = case.rng(6)
+    hidden = rng.random(targets.shape) < 0.5
+    hidden[0] |= case.row % 2 == 0
+    hidden[case.at] = True
+    if hidden.all():
+        raise Vacuous("Every target is ignored.")
+    some = np.where(hidden, ignore, targets)
+    given = some.copy()
+    start = implementation.start(case.batch_size)
+    nll, _ = implementation.nll(inputs.copy(), given, start)
+    everything, _ = implementation.nll(inputs.copy(), targets.copy(), start)
+    if not np.array_equal(given, some):
+        raise InvariantBroken(
+            expected="targets as they were given",
+            found=f"{given.tolist()} in place of {some.tolist()}",
+            where="the caller's array",
+            usually="a workaround for a row without any target, written in place.",
+        )
+    finding = equal_scores(
+        implementation,
+        np.asarray(nll),
+        np.where(hidden, 0, np.asarray(everything)),
+        expected="losses of 0 where targets are ignored, and no others elsewhere",
+        usually="an index that is looked up like any other, or losses that close the gaps.",
+    )
+    learns = offering(implementation, "gradients")
+    if learns is not None:
+        dnll = rng.standard_normal(targets.shape)
+        with_ignored = learns.gradients(inputs, some, start, dnll)
+        without = learns.gradients(inputs, targets, start, np.where(hidden, 0, dnll))
+        scale = max(float(np.abs(g).max(initial=0)) for g in without.values())
+        for name, expected in without.items():
+            apart = float(differences(with_ignored[name], expected).max(initial=0))
+            if apart > 100 * implementation.tolerance * max(scale, 1e-3):
+                raise InvariantBroken(
+                    expected="the gradient of the other targets' losses alone",
+                    found=f"one that is off by {apart:.3g}",
+                    where=f"tensor {name}",
+                    usually="probabilities that are pushed down where nothing is pushed up.",
+                )
+    return finding

@@ -1,0 +1,150 @@
+"""What is drawn at random, and what is not: evaluation, dropout, generation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.invariants.comparing import (
+    differences,
+    equal_scores,
+    require_scores_that_vary,
+    worst,
+)
+from npxl.invariants.dependence import reach
+from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
+from npxl.invariants.protocol import Generates, Implementation, Trains, declared
+from npxl.invariants.reading import read
+
+Array = NDArray[Any]
+
+
+@check()
+def check_determinism(implementation: Implementation, case: Case) -> Finding:
+    """Reading the same text twice gives the same scores, bit by bit: evaluation draws nothing.
+
+    Broken by dropout in evaluation, by state that stays in the model from one text to the next, and
+    by arrays that are read before they were written.
+    """
+    text = case.text(implementation)[:, :-1]
+    first, _ = read(implementation, text, case.lengths)
+    second, _ = read(implementation, text, case.lengths)
+    require_scores_that_vary(implementation, first)
+    largest, where = worst(differences(second, first))
+    if largest > 0:
+        raise InvariantBroken(
+            expected="the same scores for the same text, bit by bit",
+            found=f"one that is off by {largest:.3g} nats the second time",
+            where=where,
+            usually="dropout in evaluation, or something that the model remembers by itself.",
+        )
+    return Finding(0.0, 0.0, "scores that differ the second time", first.size)
+
+
+@check("losses", "dropout")
+def check_dropout_masks(implementation: Trains, case: Case) -> Finding:
+    """Dropout's masks depend on their seed, and on the stream; none are drawn in evaluation.
+
+    One seed draws the same masks every time; others draw others; two streams of the same words have
+    different ones.  Where `masks_by_stream` is declared, a part of a batch has those that it has in
+    the whole, so that results do not depend on how streams are shared among workers.
+
+    Broken by a global generator, by a mask that is drawn once for all streams, by masks that depend
+    on the place in a batch, and by dropout that is not switched on, or off.
+    """
+    batch_size = max(2, case.batch_size)
+    text = np.repeat(case.text(implementation)[:1], batch_size, axis=0)
+    inputs, targets = text[:, :-1], text[:, 1:]
+
+    def losses(reader: Any, rows: slice = slice(None)) -> Array:
+        start = reader.start(len(inputs[rows]))
+        return np.array(reader.nll(inputs[rows].copy(), targets[rows].copy(), start)[0])
+
+    evaluated, trained = losses(implementation), losses(implementation.train(case.seed))
+    again, other = (losses(implementation.train(seed)) for seed in (case.seed, case.seed + 1))
+    usually = "masks from a global generator, or a seed that is not used."
+    for fine, expected, found in (
+        (np.array_equal(trained, again), "the same losses for the same seed", "others"),
+        (_differ(trained, evaluated), "other losses with dropout than without", "the same"),
+        (_differ(trained, other), "other losses for another seed", "the same"),
+        (
+            _differ(trained[:1], trained[1:]),
+            "other masks for another stream of the same words",
+            "the same losses in every stream: one mask for all of them",
+        ),
+    ):
+        if not fine:
+            # In a few tokens, no mask may have had anything to drop.
+            if found != "others" and case.length * batch_size < _ENOUGH_TO_DROP:
+                raise Vacuous("So short a text may have nothing dropped.")
+            raise InvariantBroken(expected, found, f"seed {case.seed}", usually)
+    compared = 4 * trained.size
+    if not declared(implementation, "masks_by_stream"):
+        return Finding(0.0, 0.0, "masks that are not as declared", compared)
+    first = 1 + case.row % (batch_size - 1)
+    part = losses(implementation.train(case.seed, first), slice(first, None))
+    return equal_scores(
+        implementation,
+        part,
+        trained[first:],
+        expected=f"the losses of streams {first} to {batch_size - 1} in a batch of their own",
+        usually="masks that are drawn for places in a batch, in place of streams.",
+    )
+
+
+@check("generation")
+def check_generation(implementation: Generates, case: Case) -> Finding:
+    """Generation's log-probabilities are those of reading the text that it wrote.
+
+    log p of each token of a continuation, held against one pass over prompt and continuation; and
+    the same seed draws the same.  On texts of which nothing is forgotten, unless W ≤ M + 1.
+
+    Broken by a prompt that is fed again beside its own memory, or from its second token on, by a
+    token that is read twice or never, and by log-probabilities after temperature.
+    """
+    n_tokens = case.length
+    if reach(implementation) is None or not declared(implementation, "encodes_distances"):
+        n_tokens = min(n_tokens, implementation.mem_len + 1)
+    n_prompt = 1 + case.position % n_tokens
+    n_new = n_tokens + 1 - n_prompt
+    prompt = case.text(implementation)[0, :n_prompt]
+    tokens, found = implementation.generate(prompt.copy(), n_new, case.seed)
+    again, _ = implementation.generate(prompt.copy(), n_new, case.seed)
+    where = f"{n_new} tokens after a prompt of {n_prompt}, seed {case.seed}"
+    if not np.array_equal(tokens, again):
+        raise InvariantBroken(
+            expected="the same tokens for the same seed",
+            found=f"{np.asarray(tokens).tolist()} and {np.asarray(again).tolist()}",
+            where=where,
+            usually="a global generator of random numbers.",
+        )
+    if len(tokens) != n_new or not (
+        0 <= np.min(tokens) <= np.max(tokens) < implementation.vocab_size
+    ):
+        raise InvariantBroken(
+            expected=f"{n_new} of the tokens 0 to {implementation.vocab_size - 1}",
+            found=f"{np.asarray(tokens).tolist()}",
+            where=where,
+            usually="a continuation that is returned together with its prompt.",
+        )
+    text = np.concatenate([prompt, tokens])[None]
+    scores, _ = implementation.log_probs(text[:, :-1], implementation.start(1))
+    require_scores_that_vary(implementation, np.asarray(scores))
+    of_targets = np.take_along_axis(np.asarray(scores), text[:, 1:, None], 2)[..., 0]  # [1, n]
+    return equal_scores(
+        implementation,
+        np.asarray(found)[None],
+        of_targets[:, n_prompt - 1 :],
+        expected=f"log-probabilities of one pass over prompt and continuation ({where})",
+        usually="a prompt that is fed again beside its own memory, a token that is read twice, or "
+        "log-probabilities after temperature.",
+    )
+
+
+_ENOUGH_TO_DROP = 24
+
+
+def _differ(a: Array, b: Array) -> bool:
+    return bool(np.any(a != b))

@@ -1,0 +1,86 @@
+"""Derivatives along a direction, from differences of losses: what gradients are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+STEP = {"float32": 4e-3, "float64": 1e-4}
+"""The shortest step, along a direction of length one; the others are twice and four times it."""
+
+TOLERANCE = {"float32": 5e-2, "float64": 1e-6}
+"""Largest error of a derivative, relative to the length of the gradient."""
+
+
+class Slope(NamedTuple):
+    """A derivative, and what it is known to."""
+
+    value: float
+    doubt: float
+
+
+@contextmanager
+def moved(parameters: Mapping[str, Array], directions: Mapping[str, Array]) -> Iterator[Any]:
+    """Within, a function that moves the parameters some steps along; afterwards they are back."""
+    before = {name: parameters[name].copy() for name in directions}
+
+    def move(step: float) -> None:
+        for name, direction in directions.items():
+            parameters[name][...] = before[name] + step * direction
+
+    try:
+        yield move
+    finally:
+        for name, values in before.items():
+            parameters[name][...] = values
+
+
+def slope(
+    loss: Callable[[], tuple[float, float]],
+    parameters: Mapping[str, Array],
+    directions: Mapping[str, Array],
+) -> Slope:
+    """The derivative of a loss as parameters move along a direction of length one.
+
+    Central differences at three steps h, extrapolated twice to h → 0 (Richardson 1911): from h and
+    2h, and from 2h and 4h.  What these two differ by, and rounding, is the doubt: it is large
+    where a rectifier's kink lies in between.
+
+    Parameters
+    ----------
+    loss
+        The loss, and the sum of the sizes of its terms, which its rounding is relative to.
+    parameters
+        Arrays that the loss is computed from.
+    directions
+        For the names that move.
+    """
+    dtype = next(iter(parameters[name].dtype for name in directions))
+    shortest, central, size = STEP[dtype.name], [], 0.0
+    with moved(parameters, directions) as move:
+        for step in (shortest, 2 * shortest, 4 * shortest):
+            move(step)
+            above, size = loss()
+            move(-step)
+            below, size = loss()
+            central.append((above - below) / (2 * step))
+    near, far = ((4 * a - b) / 3 for a, b in pairwise(central))
+    rounding = float(np.finfo(dtype).eps) * (1.0 + size) / shortest
+    return Slope(near, abs(near - far) + rounding)
+
+
+def direction(gradient: Array, rng: np.random.Generator) -> Array:
+    """Of length one, along a gradient and at random: the derivative is large, and not blind."""
+    random = rng.standard_normal(gradient.shape)
+    random /= np.linalg.norm(random)
+    length = float(np.linalg.norm(gradient))
+    if length > 0 and np.isfinite(length):
+        random += 2 * gradient / length
+    return np.asarray(random / np.linalg.norm(random))
