@@ -34,6 +34,11 @@ class Figure:
     at_most: float | None = None
     at_least: float | None = None
 
+    @classmethod
+    def zero(cls, value: float) -> Figure:
+        """What has to be 0 to the last bit."""
+        return cls(float(value), at_most=0.0, at_least=0.0)
+
     @property
     def holds(self) -> bool:
         """Whether the value is within the bounds."""
@@ -197,8 +202,17 @@ class Subject:
         return scaled_down(self.config)
 
     def model(self, dtype: DTypeLike = np.float64, **changes: Any) -> TransformerXL:
-        """A model of the small configuration, some fields of which may be replaced."""
-        return TransformerXL(replace(self.small, **changes), seed=self.seed, dtype=dtype)
+        """A model of the small configuration, some fields of which may be replaced.
+
+        Its biases are drawn as well: where one is 0, what does not use it looks right.
+        """
+        config = replace(self.small, **changes)
+        model = TransformerXL(config, seed=self.seed, dtype=np.float64)
+        draw = self.draw("biases")
+        for tensor in model.params.values():
+            if not tensor.any():
+                tensor[...] = draw.normal(0.0, config.init_std, tensor.shape)
+        return model.astype(dtype)
 
     def draw(self, name: str) -> np.random.Generator:
         """The random numbers of one check, whatever others are run."""

@@ -28,7 +28,7 @@ class Terminal:
         shown = console is not None and console.is_terminal
         self._bar = Bar(console=console, transient=True, disable=not shown)
         self._task = self._bar.add_task("", total=None)
-        self._headed = False
+        self._heading: list[tuple[str, str]] = []
 
     def __enter__(self) -> Terminal:
         self._bar.start()
@@ -56,7 +56,7 @@ class Terminal:
         name = f"{section.name}/{check.name}"
         self._print(f"\n{name}", style="bold")
         self._bar.reset(self._task, description=name, total=None)
-        self._headed = False
+        self._heading = []
 
     def progress(self, done: int, total: int) -> None:
         """How far the check is."""
@@ -64,8 +64,8 @@ class Terminal:
 
     def row(self, result: Result) -> None:
         """A line with the figures, and one with the details."""
-        if len(result.figures) > 1 and not self._headed:
-            self._heading(result)
+        if len(result.figures) > 1:
+            self._head(result)
         style = "" if result.passed else "red"
         mark = ("ok" if result.passed else "WRONG") if result.applies else "-"
         cells = [number(figure.value) for figure in result.figures.values()]
@@ -98,13 +98,16 @@ class Terminal:
             self._print(report.reproduce(outcome.name), soft_wrap=True)
         self._print(report.origin)
 
-    def _heading(self, result: Result) -> None:
-        """The names of the columns, and what all rows are held against."""
-        self._headed = True
-        figures, widths = result.figures, _widths(result)
-        self._line("", list(figures), widths, "", "dim")
-        if any(figure.bounds for figure in figures.values()):
-            self._line("", [figure.bounds for figure in figures.values()], widths, "", "dim")
+    def _head(self, result: Result) -> None:
+        """The names of the columns and what they are held against, unless that is said already."""
+        heading = [(name, figure.bounds) for name, figure in result.figures.items()]
+        if heading == self._heading:
+            return
+        self._heading = heading
+        names, bounds = map(list, zip(*heading, strict=True))
+        self._line("", names, _widths(result), "", "dim")
+        if any(bounds):
+            self._line("", bounds, _widths(result), "", "dim")
 
     def _line(self, name: str, cells: list[str], widths: list[int], mark: str, style: str) -> None:
         """A name at the left and figures at the right; on two lines where one is too short."""

@@ -2,5 +2,7 @@
 
 from npxl.audit.frame import Section
 from npxl.audit.sections.gradients import GRADIENTS
+from npxl.audit.sections.structure import STRUCTURE
+from npxl.audit.sections.truncation import TRUNCATION
 
-SECTIONS: tuple[Section, ...] = (GRADIENTS,)
+SECTIONS: tuple[Section, ...] = (GRADIENTS, STRUCTURE, TRUNCATION)
