@@ -24,6 +24,7 @@ from npxl.cli.generate import generate
 from npxl.cli.info import info
 from npxl.cli.options import converted
 from npxl.cli.output import Console, remark
+from npxl.cli.study import study
 from npxl.cli.train import train
 from npxl.errors import NpxlError
 from npxl.versions import installed_version
@@ -57,6 +58,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "generate": generate,
     "audit": audit,
     "bench": bench,
+    "study": study,
     "convert": convert,
     "info": info,
 }

@@ -1,0 +1,26 @@
+"""The paper's claims, each as a study: from a setting to numbers, a table and a picture.
+
+docs/studies.md says what each measures, docs/claims.md what was found.
+"""
+
+from __future__ import annotations
+
+from npxl.studies import attention, fragmentation, memory
+from npxl.studies.frame import Result, Statement, Study, Table
+from npxl.studies.lab import Lab, StudyStopped
+from npxl.studies.runner import Outcome, conduct
+
+STUDIES = {study.name: study for study in (fragmentation.STUDY, memory.STUDY, attention.STUDY)}
+"""By name, in the order in which they are shown."""
+
+__all__ = [
+    "STUDIES",
+    "Lab",
+    "Outcome",
+    "Result",
+    "Statement",
+    "Study",
+    "StudyStopped",
+    "Table",
+    "conduct",
+]

@@ -1,0 +1,186 @@
+"""What a trained model looks at: attention by layer, head and distance, and its part in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.audit.frame import Picture
+from npxl.config import ModelConfig, TrainConfig
+from npxl.layers.attention import attention_probabilities
+from npxl.models.transformer_xl import TransformerXL, TransformerXLForward
+from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
+from npxl.studies.lab import Lab
+from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Streams and segments that are looked at once the memory is full."""
+
+    corpus: str = "kjv"
+    model: ModelConfig = FULL_MODEL
+    train: TrainConfig = FULL_TRAIN
+    split: str = "valid"
+    n_streams: int = 8
+    n_segments: int = 16
+
+
+def probabilities(model: TransformerXL, fwd: TransformerXLForward) -> Array:
+    """a of every layer [N, B, H, q, K], of a model with the paper's encoding."""
+    attention = []
+    for n, cache in enumerate(fwd.stack.layers):
+        weights = model.layer(model.params, n).attention
+        attention.append(attention_probabilities(cache.attention.attend, weights.u, weights.v))
+    return np.array(attention)
+
+
+def by_distance(attention: Array) -> Array:
+    """What queries give to the key at each distance 0 … K − 1, summed over them: [..., K].
+
+    attention is a [..., q, K]; the queries are those of the last q of the K positions.
+    """
+    n_queries, n_keys = attention.shape[-2:]
+    sums = np.zeros((*attention.shape[:-2], n_keys))
+    for i in range(n_queries):
+        nearest_first = attention[..., i, n_keys - n_queries + i :: -1]
+        sums[..., : nearest_first.shape[-1]] += nearest_first
+    return sums
+
+
+def run(setting: Setting, lab: Lab) -> Result:
+    """Means over all queries of segments that are read with full memory."""
+    model = lab.trained(setting.model, setting.train).model("last")
+    mem_len, tgt_len = setting.model.mem_len, setting.train.tgt_len
+    streams = lab.corpus.split(setting.split).streams(setting.n_streams, tgt_len)
+    skipped = -(-mem_len // tgt_len)
+
+    def measure() -> dict[str, Any]:
+        memory = model.init_memory(setting.n_streams)
+        n_queries, in_memory_if_even = 0, 0.0
+        heads = (setting.model.n_layer, setting.model.n_head)
+        distances = np.zeros((*heads, mem_len + tgt_len))
+        in_memory, entropy = np.zeros(heads), np.zeros(heads)
+        for segment in lab.track(range(skipped + setting.n_segments), "segments"):
+            inputs, targets = streams.batch(segment * tgt_len)
+            fwd = model.forward(inputs, targets, memory)
+            memory = fwd.memory
+            if segment < skipped:
+                continue
+            a = probabilities(model, fwd).astype(float)  # [N, B, H, q, K]
+            n_queries += inputs.size
+            distances += by_distance(a).sum(1)  # [N, H, K]
+            in_memory += a[..., :mem_len].sum((1, 3, 4))  # [N, H]
+            seen = mem_len + 1 + np.arange(tgt_len)
+            in_memory_if_even += len(inputs) * (mem_len / seen).sum()
+            entropy -= (a * np.log(np.maximum(a, 1e-30))).sum((1, 3, 4))
+        shares = distances / n_queries
+        return {
+            "by_distance": shares.tolist(),
+            "in_memory": (in_memory / n_queries).tolist(),
+            "in_memory_if_even": float(in_memory_if_even / n_queries),
+            "mean_distance": (shares @ np.arange(mem_len + tgt_len)).tolist(),
+            "effective_keys": np.exp(entropy / n_queries).tolist(),
+        }
+
+    return {"mem_len": mem_len, "tgt_len": tgt_len, **lab.part("attention", measure)}
+
+
+def tables(result: Result) -> Iterable[Table]:
+    """By head, and by distance."""
+    figures = ("in_memory", "mean_distance", "effective_keys")
+    rows = [
+        (layer + 1, head + 1, *(result[figure][layer][head] for figure in figures))
+        for layer, heads in enumerate(result["in_memory"])
+        for head in range(len(heads))
+    ]
+    columns = ("layer", "head", "in memory", "mean distance", "keys looked at")
+    yield Table("Attention by head", columns, tuple(rows))
+    layers = np.array(result["by_distance"]).mean(1)  # [N, K]
+    yield Table(
+        "Share of attention by distance",
+        ("distance", *(f"layer {n + 1}" for n in range(len(layers)))),
+        tuple(
+            (spelled(distances), *map(float, layers[:, distances].sum(1)))
+            for distances in octaves(layers.shape[1])
+        ),
+    )
+
+
+def pictures(result: Result) -> Iterable[Picture]:
+    """Curves by distance, and a field of heads."""
+    heads = np.array(result["by_distance"])  # [N, H, K]
+
+    def by_distance(figure: Any) -> None:
+        every = figure.subplots(1, len(heads), sharey=True, squeeze=False)[0]
+        for n, (axes, layer) in enumerate(zip(every, heads, strict=True)):
+            for head in layer:
+                axes.plot(np.arange(1, len(head) + 1), head, linewidth=1)
+            axes.axvline(result["tgt_len"], color="black", linewidth=0.8, linestyle=":")
+            axes.set(xscale="log", yscale="log", title=f"layer {n + 1}", xlabel="distance + 1")
+            axes.set_ylim(1e-5, 1)
+        every[0].set_ylabel("share of attention")
+
+    def in_memory(figure: Any) -> None:
+        axes = figure.subplots()
+        shares = np.array(result["in_memory"])
+        image = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        for (n, head), share in np.ndenumerate(shares):
+            axes.text(
+                head, n, f"{share:.0%}", ha="center", va="center",
+                color="white" if share < 0.6 else "black",
+            )  # fmt: skip
+        axes.set(xlabel="head", ylabel="layer")
+        axes.set_xticks(range(shares.shape[1]), range(1, shares.shape[1] + 1))
+        axes.set_yticks(range(len(shares)), range(1, len(shares) + 1))
+        figure.colorbar(image, label="part of attention in memory")
+
+    yield Picture(
+        "Attention by distance",
+        "What a query gives to the key at each distance, on average, a line for each head. "
+        f"Keys right of the dotted line, at {result['tgt_len']} tokens, are in memory for every "
+        "query.",
+        "In each layer, attention falls with distance, in some heads faster than in others.",
+        by_distance,
+        (9.0, 3.2),
+    )
+    yield Picture(
+        "Attention in memory",
+        "The part of each head's attention that goes to keys in memory; "
+        f"{result['in_memory_if_even']:.0%} if all keys were given the same.",
+        "A field of percentages, one for each head of each layer.",
+        in_memory,
+        (6.0, 3.6),
+    )
+
+
+def statements(result: Result) -> Iterable[Statement]:
+    """That memory is read."""
+    layers = np.array(result["in_memory"]).mean(1)
+    yield Statement(
+        "Memory is read in every layer.",
+        bool((layers > 0.01).all()),
+        f"{', '.join(f'{share:.1%}' for share in layers)} of attention, by layer, is in memory",
+    )
+
+
+STUDY = Study(
+    "attention",
+    "What attention is on",
+    "The paper shows of one model which relative positions its heads attend to (appendix D), and "
+    "finds heads that look at nearby tokens and heads that look at all of the memory. Here the "
+    "probabilities $a_{ij}$ of every head are averaged by their distance $i - j$ over a text, and "
+    "summed over the keys that are in memory.",
+    Setting(model=QUICK_MODEL, train=QUICK_TRAIN, n_segments=4),
+    Setting(),
+    run,
+    tables,
+    pictures,
+    statements,
+)

@@ -1,0 +1,141 @@
+"""Context fragmentation (Dai et al. 2019, sections 1 and 3.1): what a cut in the text costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from npxl.audit.frame import Picture
+from npxl.config import ModelConfig, TrainConfig
+from npxl.inference import score
+from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
+from npxl.studies.lab import Lab
+from npxl.studies.paper import TABLE_7
+from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN
+from npxl.studies.statistics import Estimate, over_blocks
+from npxl.threads import available_cores
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Segments of tgt_len; the losses of the split `valid`, or of another one."""
+
+    corpus: str = "kjv"
+    model: ModelConfig = FULL_MODEL
+    train: TrainConfig = FULL_TRAIN
+    split: str = "valid"
+
+
+_LABELS = {
+    "memory": "with memory",
+    "taken away": "its memory taken away",
+    "never": "trained and read without memory",
+}
+
+
+def run(setting: Setting, lab: Lab) -> Result:
+    """Losses by position in the segment, of the same tokens: with memory and without."""
+    recurrent = lab.trained(setting.model, setting.train).model("last")
+    isolated = lab.trained(replace(setting.model, mem_len=0), setting.train).model("last")
+    models = {
+        "memory": recurrent,
+        "taken away": recurrent.reconfigured(mem_len=0),
+        "never": isolated,
+    }
+    tgt_len = setting.train.tgt_len
+    tokens = lab.corpus.split(setting.split).tokens
+    full = -(-setting.model.mem_len // tgt_len)  # segments until the memory is
+
+    def measure() -> dict[str, Any]:
+        losses = {}
+        for name, model in models.items():
+            nll = score(model, tokens, tgt_len, n_workers=available_cores())
+            whole = len(nll) // tgt_len * tgt_len
+            losses[name] = nll[:whole].reshape(-1, tgt_len)[full:].astype(float)  # [S, T]
+        gaps = {name: nll - losses["memory"] for name, nll in losses.items() if name != "memory"}
+        return {
+            "segments": len(losses["memory"]),
+            "loss": {name: over_blocks(nll) for name, nll in losses.items()},
+            "gap": {name: over_blocks(gap) for name, gap in gaps.items()},
+            "mean_gap": {name: over_blocks(gap.mean(1)[:, None])[0] for name, gap in gaps.items()},
+        }
+
+    return {"tgt_len": tgt_len, "mem_len": setting.model.mem_len, **lab.part("losses", measure)}
+
+
+def tables(result: Result) -> Iterable[Table]:
+    """By position, octave after octave."""
+    loss, gap = result["loss"], result["gap"]
+    rows = []
+    for positions in octaves(result["tgt_len"]):
+        means = [sum(loss[name][i][0] for i in positions) / len(positions) for name in _LABELS]
+        first = [Estimate(*gap[name][positions[0]]) for name in gap]
+        from_one = range(positions.start + 1, positions.stop + 1)
+        rows.append((spelled(from_one), *means, *map(str, first)))
+    columns = (
+        "position, from 1", *(f"loss {label}" for label in _LABELS.values()),
+        *(f"gap {_LABELS[name]}, at the first of them" for name in gap),
+    )  # fmt: skip
+    yield Table("Loss by position in the segment, nats", columns, tuple(rows))
+
+
+def pictures(result: Result) -> Iterable[Picture]:
+    """Losses above, gaps below."""
+
+    def draw(figure: Any) -> None:
+        above, below = figure.subplots(2, 1, sharex=True)
+        positions = range(1, result["tgt_len"] + 1)
+        for color, (name, label) in enumerate(_LABELS.items()):
+            means, _ = zip(*result["loss"][name], strict=True)
+            above.plot(positions, means, ".-", color=f"C{color}", label=label)
+            if name in result["gap"]:
+                means, errors = zip(*result["gap"][name], strict=True)
+                below.errorbar(positions, means, errors, color=f"C{color}", fmt=".-", capsize=2)
+        below.axhline(0, color="black", linewidth=0.8)
+        below.set(xscale="log", xlabel="position in the segment, from 1", ylabel="gap, nats")
+        above.set(ylabel="loss, nats")
+        above.legend()
+
+    yield Picture(
+        "Context fragmentation",
+        f"Mean loss at each position of segments of {result['tgt_len']} tokens, with a memory of "
+        f"{result['mem_len']} and without, and how much the memory saves; bars are 95 % intervals "
+        "over blocks of the text.",
+        "Without memory the first positions of a segment cost much more than the later ones; with "
+        "memory all positions cost about the same.",
+        draw,
+        (7.0, 5.0),
+    )
+
+
+def statements(result: Result) -> Iterable[Statement]:
+    """That the gap is there at the first position, and is more than nothing on average."""
+    for name, gaps in result["gap"].items():
+        first, mean = Estimate(*gaps[0]), Estimate(*result["mean_gap"][name])
+        yield Statement(
+            f"Cut into segments, a text is harder to predict ({_LABELS[name]}).",
+            all(each.mean > 0 and each.excludes_zero for each in (first, mean)),
+            f"{first} nats at the first position, {mean} on average",
+        )
+
+
+STUDY = Study(
+    "fragmentation",
+    "Context fragmentation",
+    "A model that reads segments on their own 'lacks necessary contextual information needed to "
+    "well predict the first few symbols' (section 1). The loss at position $i$ of a segment, "
+    "averaged over all segments of a text, is compared on the same tokens for a model with memory, "
+    "for the same model with its memory taken away, and for one that never had any: the gap is "
+    "$\\ell^{\\text{without}}_i - \\ell^{\\text{with}}_i$. What remains where no context is longer "
+    "than a sentence, the paper measures on One Billion Word (Table 7): a perplexity of "
+    f"{TABLE_7[True, 'dai']} with recurrence and {TABLE_7[False, 'dai']} without, "
+    f"{math.log(TABLE_7[False, 'dai'] / TABLE_7[True, 'dai']):.3f} nats a word.",
+    Setting(model=QUICK_MODEL, train=QUICK_TRAIN),
+    Setting(),
+    run,
+    tables,
+    pictures,
+    statements,
+)

@@ -1,0 +1,82 @@
+"""What a study is made of: a setting, a result of plain numbers, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npxl.audit.frame import Picture
+
+if TYPE_CHECKING:
+    from npxl.studies.lab import Lab
+
+Cell = str | int | float | None
+Result = Mapping[str, Any]
+"""Plain JSON values, from which tables, pictures and statements are made without the models."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under headings; None is a cell that there is no value for.
+
+    The paper's own figures, where it has any, are columns whose headings say so.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the paper says, whether it was seen here, and in which numbers."""
+
+    says: str
+    seen: bool
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """A claim of the paper, as something that is measured.
+
+    Parameters
+    ----------
+    name
+        What `npxl study` calls it.
+    title
+        For people.
+    claim
+        What the paper says and what is measured, in paragraphs between empty lines; mathematics in
+        LaTeX between dollar signs.
+    quick, full
+        Settings, frozen dataclasses of one class: to see it work in about a minute, and in earnest.
+        A field `corpus` is the text that it reads.
+    run
+        From a setting to a result.
+    tables, pictures, statements
+        From a result to what is shown of it.
+    """
+
+    name: str
+    title: str
+    claim: str
+    quick: Any
+    full: Any
+    run: Callable[[Any, Lab], Result]
+    tables: Callable[[Result], Iterable[Table]]
+    pictures: Callable[[Result], Iterable[Picture]]
+    statements: Callable[[Result], Iterable[Statement]]
+
+
+def octaves(n: int) -> list[range]:
+    """The numbers 0 … n − 1 in ranges whose lengths double: 0, 1, 2–3, 4–7, and so on."""
+    starts = [0, *(2**k for k in range(n.bit_length()) if 2**k < n)]
+    return [range(*pair) for pair in zip(starts, [*starts[1:], n], strict=True)]
+
+
+def spelled(numbers: range) -> str:
+    """A range as a table says it: "8–15", or "1"."""
+    first, last = numbers[0], numbers[-1]
+    return f"{first}" if first == last else f"{first}–{last}"

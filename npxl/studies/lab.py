@@ -1,0 +1,149 @@
+"""The folder that studies work in: trained models and parts of results, each kept when finished."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress
+
+from npxl.config import ModelConfig, TrainConfig, to_dict
+from npxl.data import BUNDLED, Corpus, load_corpus
+from npxl.data.encoded import digest_of
+from npxl.files import atomic_write
+from npxl.training.loop import Trainer
+from npxl.training.reporting import ConsoleReporter
+from npxl.training.run import Run
+
+T = TypeVar("T")
+
+_DIGITS = 12
+
+
+class StudyStopped(Exception):
+    """Ctrl-C or SIGTERM ended a training; everything is saved."""
+
+
+class Lab:
+    """What a study is given besides its setting: a text, models trained on it, and a notebook.
+
+    Parameters
+    ----------
+    folder
+        Made when something is to be kept.  Other studies may work in it, at other times.
+    study
+        Name of the study.
+    setting
+        Its setting, a dataclass; what was kept with another one is not found.
+    console
+        Where to tell how far it is; nowhere when not given.
+
+    Attributes
+    ----------
+    seconds
+        That the parts took, when they were computed.
+    training_seconds
+        That the training of the models took, which other studies may share.
+    """
+
+    def __init__(
+        self, folder: Path, study: str, setting: Any, console: Console | None = None
+    ) -> None:
+        self.folder = folder
+        self.seconds = self.training_seconds = 0.0
+        self._study, self._setting, self._console = study, setting, console
+        self._trained: set[Path] = set()
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text that the setting names."""
+        return load_corpus(self._setting.corpus)
+
+    def part(self, name: str, compute: Callable[[], T]) -> T:
+        """What `compute` returned when it was first asked for this part: plain JSON values.
+
+        It must not train: that is counted by itself, and goes on where it was interrupted.
+        """
+        path = self.folder / "parts" / f"{self._study}-{self._digest}-{name}.json"
+        try:
+            kept = json.loads(path.read_bytes())
+        except (OSError, ValueError):  # not there; never half of it
+            self.say(f"{self._study}: {name}")
+            started = time.perf_counter()
+            value = compute()
+            kept = {"seconds": time.perf_counter() - started, "value": value}
+            write_json(path, kept)
+            kept = json.loads(path.read_bytes())  # the same, fresh or kept
+        self.seconds += kept["seconds"]
+        value = kept["value"]
+        return value
+
+    def trained(
+        self, model: ModelConfig, train: TrainConfig, corpus: str | Path | None = None
+    ) -> Run:
+        """A finished run with these configurations on the setting's text, or on another one.
+
+        Raises
+        ------
+        StudyStopped
+            When it was interrupted.
+        """
+        source = self._setting.corpus if corpus is None else corpus
+        fingerprint = self.corpus.fingerprint if corpus is None else _fingerprint(source)
+        values = {"model": to_dict(model), "train": to_dict(train), "text": fingerprint}
+        kind = getattr(model, "attn_type", type(model).__name__.removesuffix("Config").lower())
+        name = f"{kind}-{digest_of(values)[:_DIGITS]}"
+        folder = self.folder / "models" / name
+        if folder.exists():
+            run = Run.open(folder, source)
+        else:
+            run = Run.create(folder, source, model, train, ["npxl", "study", self._study])
+        trainer = Trainer(run)
+        reporter = None if self._console is None else ConsoleReporter(self._console)
+        if not trainer.finished and not trainer.run(reporter):
+            raise StudyStopped
+        if folder not in self._trained:
+            self._trained.add(folder)
+            self.training_seconds += _seconds_of(run)
+        return run
+
+    def say(self, line: str) -> None:
+        """A line on the console."""
+        if self._console is not None:
+            self._console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def track(self, things: Sequence[T], name: str) -> Iterator[T]:
+        """The things one after another, with a bar if the console is a terminal."""
+        shown = self._console is not None and self._console.is_terminal
+        with Progress(console=self._console, transient=True, disable=not shown) as bar:
+            yield from bar.track(things, description=name)
+
+    @cached_property
+    def _digest(self) -> str:
+        text = self.corpus.fingerprint if hasattr(self._setting, "corpus") else None
+        setting = asdict(self._setting) | {"corpus": text}  # whatever its name
+        return digest_of(setting)[:_DIGITS]
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write plain JSON values, all of them or nothing; folders are made."""
+    text = json.dumps(values, allow_nan=False, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def _fingerprint(source: str | Path) -> str:
+    return load_corpus(str(source) if source in BUNDLED else Path(source)).fingerprint
+
+
+def _seconds_of(run: Run) -> float:
+    """How long a finished run was trained, all interruptions left out."""
+    lines = run.metrics.read_text().splitlines()
+    return float(json.loads(lines[-1])["elapsed"]) if lines else 0.0

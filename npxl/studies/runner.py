@@ -1,0 +1,123 @@
+"""From a study to files: its result as JSON and its pictures, in the folder it works in."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from npxl.audit.frame import Picture
+from npxl.audit.outcome import versions
+from npxl.files import atomic_write
+from npxl.studies.frame import Result, Statement, Study, Table
+from npxl.studies.lab import Lab, write_json
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study found.
+
+    Attributes
+    ----------
+    study, setting, result
+        The study, in which setting it was run, and what it returned.
+    quick
+        Whether the setting is the quick one.
+    seconds, training_seconds
+        That measuring took, and training the models, which other studies may share.
+    """
+
+    study: Study
+    setting: Any
+    result: Result
+    quick: bool
+    seconds: float
+    training_seconds: float
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What is shown as text."""
+        return tuple(self.study.tables(self.result))
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """What is drawn."""
+        return tuple(self.study.pictures(self.result))
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """What was seen of what the paper says."""
+        return tuple(self.study.statements(self.result))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "study": self.study.name,
+            "quick": self.quick,
+            "setting": asdict(self.setting),
+            "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
+            "versions": versions(),
+            "statements": [asdict(statement) for statement in self.statements],
+            "result": self.result,
+        }
+
+
+def conduct(
+    study: Study,
+    folder: Path,
+    quick: bool = False,
+    corpus: str | None = None,
+    console: Console | None = None,
+) -> Outcome:
+    """Run a study, or what is left of it, and write what it found.
+
+    Parameters
+    ----------
+    study
+        One of `npxl.studies.STUDIES`.
+    folder
+        In which models, parts and results are kept.
+    quick
+        Take the setting that shows it work.
+    corpus
+        What `load_corpus` takes, for a study that reads a text; None: the setting's.
+    console
+        Where to tell how far it is.
+
+    Raises
+    ------
+    StudyStopped
+        When training was interrupted; a second call goes on from there.
+    NpxlError
+        When the text or what the folder holds cannot be used.
+    """
+    setting = study.quick if quick else study.full
+    label = f"{study.name}-quick" if quick else study.name
+    if corpus is not None and corpus != setting.corpus:
+        setting = replace(setting, corpus=corpus)
+        label += f"-{Path(corpus).stem}"
+    lab = Lab(folder, study.name, setting, console)
+    result = study.run(setting, lab)
+    outcome = Outcome(study, setting, result, quick, lab.seconds, lab.training_seconds)
+    write_json(folder / f"{label}.json", outcome.as_json())
+    for n, picture in enumerate(outcome.pictures, start=1):
+        with atomic_write(folder / f"{label}-{n}.svg") as file:
+            file.write(drawn(picture))
+    return outcome
+
+
+def drawn(picture: Picture) -> bytes:
+    """The picture as SVG, with the same bytes for the same numbers."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": picture.title}):
+        figure = Figure(figsize=picture.size, layout="constrained")
+        picture.draw(figure)
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
