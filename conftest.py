@@ -3,6 +3,8 @@
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
+pytest_plugins = ["pytester"]  # runs test files that tests write
+
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"]
 ).pytest()

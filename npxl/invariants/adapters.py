@@ -37,6 +37,7 @@ class _Declared:
         self.encodes_distances = config.encodes_distances
         self.initial_memory = config.initial_memory
         self.ext_len = config.ext_len
+        self.bitwise = not (config.cutoffs and config.has_projections)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"

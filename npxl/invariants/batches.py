@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from npxl.invariants.comparing import (
     differences,
     equal_scores,
+    hint_of_rounding,
     require_scores_that_vary,
     require_tokens_to_change,
+    resolution,
     worst,
 )
 from npxl.invariants.findings import Case, Finding, InvariantBroken, check
@@ -43,13 +45,17 @@ def check_batch_equivariance(implementation: Implementation, case: Case) -> Find
     changed = differences(read(implementation, other, case.lengths)[0], together)
     changed[row] = 0
     largest, where = worst(changed)
-    if largest > 0:
+    if largest > resolution(implementation):
         raise InvariantBroken(
             expected=f"no bit of another stream's scores to change with the words of stream {row}",
             found=f"one that is off by {largest:.3g} nats",
             where=where,
-            usually="batch and time taken for each other in a reshape, or one stream's memory "
-            "read by all.",
+            usually=hint_of_rounding(
+                implementation,
+                largest,
+                "batch and time taken for each other in a reshape, or one stream's memory read by "
+                "all.",
+            ),
         )
     order = case.rng(4).permutation(batch_size)
     reordered, _ = read(implementation, text[order], case.lengths)

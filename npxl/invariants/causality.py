@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.comparing import differences, require_tokens_to_change, worst
+from npxl.invariants.comparing import (
+    differences,
+    hint_of_rounding,
+    require_tokens_to_change,
+    resolution,
+    worst,
+)
 from npxl.invariants.dependence import dependence, drowned, oldest_tokens, reach, responses
 from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation
@@ -41,17 +47,23 @@ def check_causality(implementation: Implementation, case: Case) -> Finding:
     changed = differences(after, before)
     if not changed[:, at:].any():
         raise Vacuous(f"Other tokens from {at} on change no score at all, not even their own.")
-    if changed[:, :at].any():
-        largest, where = worst(changed[:, :at])
+    largest, where = worst(changed[:, :at])
+    if largest > resolution(implementation):
         raise InvariantBroken(
             expected=f"scores before token {at} that other tokens from {at} on do not change",
             found=f"one that changes by {largest:.3g}",
             where=where,
-            usually="a causal mask that is off by one, or that hides nothing where it hides "
-            "everything: keys are masked with a finite number, and softmax takes no notice "
-            "when all of them are.",
+            usually=hint_of_rounding(
+                implementation,
+                largest,
+                "a causal mask that is off by one, or that hides nothing where it hides "
+                "everything: keys are masked with a finite number, and softmax takes no notice "
+                "when all of them are.",
+            ),
         )
-    return Finding(0.0, 0.0, "scores that depend on a later token", before[:, :at].size)
+    return Finding(
+        largest, resolution(implementation), "largest change by a later token", before[:, :at].size
+    )
 
 
 @check()
@@ -76,7 +88,7 @@ def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
         raise Vacuous("No other token changes any score: the outputs are constant.")
     scores, _ = read(implementation, text[None], lengths)
     for s, t in np.argwhere((moved != 0) != expected):
-        if expected[s, t] and drowned(moved, s, t, scores):
+        if expected[s, t] and drowned(implementation, moved, s, t, scores):
             raise Vacuous(
                 f"Token {s} moves token {t} by less than rounding shows; parameters with a larger "
                 "standard deviation would tell."
@@ -122,7 +134,7 @@ def check_window(implementation: Implementation, case: Case) -> Finding:
         declared_oldest = oldest_tokens(implementation, way)
         for t in np.flatnonzero(oldest > declared_oldest):
             scores, _ = read(implementation, text[None], way)
-            if drowned(moved, int(oldest[t]) - 1, int(t), scores):
+            if drowned(implementation, moved, int(oldest[t]) - 1, int(t), scores):
                 raise Vacuous(f"What token {t} sees furthest away drowns in rounding.")
         if (oldest != declared_oldest).any():
             first = int(np.flatnonzero(oldest != declared_oldest)[0])

@@ -44,6 +44,22 @@ def equal_scores(
     return Finding(largest, implementation.tolerance, "largest difference in nats", found.size)
 
 
+def resolution(implementation: Implementation) -> float:
+    """The largest change of a score that does not depend on what was changed."""
+    return 0.0 if declared(implementation, "bitwise") else implementation.tolerance
+
+
+def hint_of_rounding(implementation: Implementation, largest: float, usually: str) -> str:
+    """What usually causes a change that should be none: rounding, where it is as small."""
+    if largest > implementation.tolerance:
+        return usually
+    return (
+        "rounding, if tokens decide on the shapes of products, as in embeddings that are projected "
+        "cluster by cluster (declare bitwise = False then); a mask by a number that is not large "
+        "enough; or " + usually
+    )
+
+
 def require_distances(implementation: Implementation) -> None:
     """Inapplicable where scores depend on the place of a token in its segment."""
     if not declared(implementation, "encodes_distances"):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.comparing import differences
+from npxl.invariants.comparing import differences, resolution
 from npxl.invariants.protocol import Implementation, declared
 from npxl.invariants.reading import read, segments
 
@@ -97,7 +97,7 @@ def responses(implementation: Implementation, text: Array, lengths: Sequence[int
     -------
     Array
         [N, N]: the largest change of a log-probability at t, the column, when token s, the row,
-        becomes one of up to three others.
+        becomes one of up to three others; 0 where that is rounding.
     """
     n_tokens, vocab_size = len(text), implementation.vocab_size
     n_others = min(vocab_size - 1, _MOST_REPLACEMENTS)
@@ -109,15 +109,16 @@ def responses(implementation: Implementation, text: Array, lengths: Sequence[int
     moved = differences(
         read(implementation, other, lengths)[0], read(implementation, same, lengths)[0]
     )
-    return np.asarray(moved.max(-1).reshape(n_tokens, n_others, n_tokens).max(1))
+    largest = moved.max(-1).reshape(n_tokens, n_others, n_tokens).max(1)  # [s, t]
+    return np.where(largest > resolution(implementation), largest, 0.0)
 
 
-def drowned(moved: Array, s: int, t: int, scores: Array) -> bool:
-    """Whether token s, which moves t not a bit, may do so below what rounding shows.
+def drowned(implementation: Implementation, moved: Array, s: int, t: int, scores: Array) -> bool:
+    """Whether token s, which does not move t, may do so by less than rounding shows.
 
     Then the next token that does move it, nearer to t, does so by hardly more than rounding.
     """
     nearer = moved[s + 1 : t + 1, t]
     effect = nearer[np.flatnonzero(nearer)[:1]]
-    resolution = np.finfo(scores.dtype).eps * max(1.0, float(np.abs(scores).max()))
-    return bool((effect < SHARP * resolution).all())
+    rounding = float(np.finfo(scores.dtype).eps) * max(1.0, float(np.abs(scores).max()))
+    return bool((effect < SHARP * max(rounding, resolution(implementation))).all())

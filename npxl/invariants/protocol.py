@@ -67,6 +67,7 @@ DECLARATIONS: Mapping[str, Any] = {
     "ext_len": 0,
     "ignore_index": None,
     "masks_by_stream": False,
+    "bitwise": True,
 }
 """What an implementation may further declare, as attributes, and what holds if it does not.
 
@@ -86,6 +87,11 @@ ignore_index: the target whose loss and gradient are 0; None when there is no su
 
 masks_by_stream: dropout's masks belong to a stream's number and not to its place in the batch, so
 that `train(seed, first_stream)` draws the same for a part of a batch.
+
+bitwise: a score that does not depend on a token does not change in a bit when the token does.
+False where tokens decide on the arithmetic, such as embeddings that are projected cluster by
+cluster, in products of as many rows as the cluster has tokens: what is independent may then change
+by rounding.
 """
 
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from npxl.invariants.comparing import (
     differences,
     equal_scores,
+    require_distances,
     require_scores_that_vary,
     worst,
 )
 from npxl.invariants.dependence import reach
-from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
+from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Generates, Implementation, Trains, declared
 from npxl.invariants.reading import read
 
@@ -104,8 +105,11 @@ def check_generation(implementation: Generates, case: Case) -> Finding:
     Broken by a prompt that is fed again beside its own memory, or from its second token on, by a
     token that is read twice or never, and by log-probabilities after temperature.
     """
+    require_distances(implementation)
     n_tokens = case.length
-    if reach(implementation) is None or not declared(implementation, "encodes_distances"):
+    if reach(implementation) is None:
+        if declared(implementation, "initial_memory") == "zeros" and implementation.mem_len > 0:
+            raise Inapplicable("How many zeros a token sees depends on where the text is cut.")
         n_tokens = min(n_tokens, implementation.mem_len + 1)
     n_prompt = 1 + case.position % n_tokens
     n_new = n_tokens + 1 - n_prompt

@@ -1,0 +1,154 @@
+"""All checks as one parametrised test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from npxl.errors import NpxlError
+from npxl.invariants import CHECKS, Case, Check, Finding, Implementation, Inapplicable, Vacuous
+from npxl.testing.strategies import cases as all_cases
+
+Made = Implementation | Callable[[], Implementation]
+"""An implementation, or what makes it when the first test needs it."""
+
+_ENOUGH = 50
+"""Cases of which one at least must be able to show a violation."""
+
+
+class NothingShown(AssertionError):
+    """No case could have shown that the invariant is broken: the check says nothing."""
+
+
+class BoundCheck:
+    """A check of one implementation, as a test calls it.
+
+    Parameters
+    ----------
+    check
+        One of `CHECKS`, or another.
+    made
+        What is checked.
+    """
+
+    def __init__(self, check: Check[Any], made: Made) -> None:
+        self.check = check
+        self._made = made
+        self._n_shown = self._n_vacuous = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.check.__name__}>"
+
+    @property
+    def implementation(self) -> Implementation:
+        """What is checked."""
+        if not hasattr(self._made, "log_probs"):
+            self._made = self._made()
+        return self._made  # type: ignore[return-value]
+
+    def __call__(self, case: Case) -> Finding:
+        """Check one case; skip the test where the check is not applicable.
+
+        Raises
+        ------
+        InvariantBroken
+            When the invariant does not hold.
+        NothingShown
+            When none of many cases could have shown that.
+        """
+        try:
+            finding = self.check(self.implementation, case)
+        except Inapplicable as reason:
+            pytest.skip(str(reason))
+        except Vacuous as reason:
+            self._n_vacuous += 1
+            if self._n_shown == 0 and self._n_vacuous >= _ENOUGH:
+                raise NothingShown(
+                    f"{self.check.__name__}: none of {_ENOUGH} cases could have shown a "
+                    f"violation. {reason}"
+                ) from reason
+            hypothesis.reject()
+        self._n_shown += 1
+        return finding
+
+
+def parametrize(
+    implementations: Made | Mapping[str, Made],
+    checks: Iterable[str | Check[Any]] | None = None,
+    expected_failures: Mapping[str, str] | None = None,
+    max_examples: int | None = None,
+    cases: st.SearchStrategy[Case] | None = None,
+) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator that makes a test of every check, for a function of `check` and `case`.
+
+    >>> @parametrize(Mine(), expected_failures={"check_window": "hides one key, as the original"})
+    ... def test_invariants(check, case):
+    ...     check(case)
+
+    Tests have the names of the checks, are skipped with the reason where an implementation lacks a
+    capability or does not claim the invariant, and draw their cases with Hypothesis, under the
+    profile that is loaded.
+
+    Parameters
+    ----------
+    implementations
+        What to check; or several, by the names that their tests have.  What only makes one when it
+        is called is called when its first test runs.
+    checks
+        Names, or checks of your own; None: all.
+    expected_failures
+        By name of a check, or of a test where there are several implementations, why it fails.  The
+        test is then expected to, and fails if it does not.
+    max_examples
+        Cases of each check; None: as many as the profile says.
+    cases
+        Where to draw them from, such as `cases(max_length=2)` for what is slow.
+
+    Raises
+    ------
+    NpxlError
+        When a check has no such name.
+    """
+    several = implementations if isinstance(implementations, Mapping) else {"": implementations}
+    chosen = [_check(each) for each in (CHECKS if checks is None else checks)]
+    failures = dict(expected_failures or {})
+    parameters = []
+    for name, made in several.items():
+        for check in chosen:
+            test = f"{name}-{check.__name__}" if name else check.__name__
+            reason = failures.get(test, failures.get(check.__name__))
+            marks = () if reason is None else pytest.mark.xfail(reason=reason, strict=True)
+            parameters.append(pytest.param(BoundCheck(check, made), id=test, marks=marks))
+    known = {str(each.id) for each in parameters} | {each.__name__ for each in chosen}
+    unknown = [name for name in failures if name not in known]
+    if unknown:
+        raise NpxlError(
+            f"expected_failures names {', '.join(unknown)}, but the checks are "
+            f"{', '.join(sorted(known))}."
+        )
+
+    def decorate(test: Callable[..., Any]) -> Any:
+        limit = {} if max_examples is None else {"max_examples": max_examples}
+        quiet = settings(
+            deadline=None,  # an implementation may compile at its first call
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+            report_multiple_bugs=False,
+            **limit,  # type: ignore[arg-type]
+        )
+        drawn = given(case=all_cases() if cases is None else cases)(test)
+        return pytest.mark.parametrize("check", parameters)(quiet(drawn))
+
+    return decorate
+
+
+def _check(named: str | Check[Any]) -> Check[Any]:
+    if not isinstance(named, str):
+        return named
+    if named not in CHECKS:
+        raise NpxlError(f"There is no check {named!r}; there are {', '.join(CHECKS)}.")
+    return CHECKS[named]

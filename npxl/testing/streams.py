@@ -1,0 +1,175 @@
+"""A stateful test: streams that are read, reordered, begun anew, and remembered for longer or less.
+
+After every segment, what was read piece by piece is held against full recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from numpy.typing import NDArray
+
+from npxl.invariants.comparing import equal_scores
+from npxl.invariants.findings import InvariantBroken
+from npxl.invariants.protocol import Implementation, capabilities, declared, offering
+
+Array = NDArray[Any]
+
+LONGEST = 40
+"""Tokens of a stream after which it is begun anew."""
+
+
+class StreamMachine(RuleBasedStateMachine):
+    """Reads segments of random streams, and expects what full recomputation gives.
+
+    Every segment is held against its streams alone, from their beginnings, with the same segments
+    and memory lengths; and, where the segmentation makes no difference (the window is at most every
+    memory length so far + 1, or nothing was forgotten), against one pass over the whole text.
+    """
+
+    make: Callable[[], Implementation]
+    """Makes what is tested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.current = type(self).make()
+        self.segments: list[tuple[Implementation, int]] = []  # what read it, and its length
+        self.text = np.empty((1, 0), np.int64)  # [B, N]
+        self.state: Any = None
+
+    @initialize(batch_size=st.integers(1, 3))
+    def begin(self, batch_size: int) -> None:
+        """Start with some streams."""
+        self.first, self.segments = self.current, []
+        self.text = np.empty((batch_size, 0), np.int64)
+        self.state = self.current.start(batch_size)
+
+    @precondition(lambda self: self.text.shape[1] > 0)
+    @rule(batch_size=st.integers(1, 3))
+    def begin_anew(self, batch_size: int) -> None:
+        """Forget everything, and start with other streams."""
+        self.begin(batch_size)
+
+    @precondition(lambda self: self.text.shape[1] < LONGEST)
+    @rule(length=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
+    def read(self, length: int, seed: int) -> None:
+        """Read a segment; recompute it in other ways."""
+        rng = np.random.default_rng(seed)
+        new = rng.integers(self.current.vocab_size, size=(len(self.text), length))
+        self.text = np.concatenate([self.text, new], axis=1)
+        self.segments.append((self.current, length))
+        before = self.state
+        found, self.state = self._read(self.current, before, self.text, length)
+        again, _ = self._read(self.current, before, self.text, length)
+        self._equal(again, found, "the same segment from the same state once more")
+        for row in range(len(self.text)):
+            alone, state = self._replay(self.text[[row]])
+            self._equal(found[[row]], alone, f"stream {row} alone, from its beginning")
+            self._equal_memory(row, state)
+        if self._no_matter_how_it_is_cut():
+            whole, _ = self.first.log_probs(self.text.copy(), self.first.start(len(self.text)))
+            self._equal(found, np.asarray(whole)[:, -length:], "one pass over the whole text")
+
+    @precondition(lambda self: "select" in capabilities(self.current))
+    @rule(rows=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    def select(self, rows: list[int]) -> None:
+        """Reorder streams, drop some, and double others."""
+        rows = [row % len(self.text) for row in rows]
+        self.state = self.current.select(self.state, rows)  # type: ignore[attr-defined]
+        self.text = self.text[rows]
+
+    @precondition(lambda self: "mem_len" in capabilities(self.current))
+    @rule(mem_len=st.integers(0, 8))
+    def resize(self, mem_len: int) -> None:
+        """Remember more, or less, from now on."""
+        self.current = self.current.with_mem_len(mem_len)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _read(
+        implementation: Implementation, state: Any, text: Array, length: int
+    ) -> tuple[Array, Any]:
+        """The last `length` tokens of what was read up to here, after those to read again."""
+        again = min(text.shape[1] - length, declared(implementation, "ext_len"))
+        inputs = text[:, text.shape[1] - length - again :].copy()
+        scores, state = implementation.log_probs(inputs, state)
+        return np.asarray(scores)[:, again:], state
+
+    def _replay(self, text: Array) -> tuple[Array, Any]:
+        """The last segment of some streams that are read from their beginnings."""
+        state, stop, scores = self.first.start(len(text)), 0, np.empty(0)
+        for implementation, length in self.segments:
+            stop += length
+            scores, state = self._read(implementation, state, text[:, :stop], length)
+        return scores, state
+
+    def _no_matter_how_it_is_cut(self) -> bool:
+        """Whether every token saw all that its window shows it, in every segment."""
+        if not declared(self.first, "encodes_distances"):
+            return False
+        shortest = min(implementation.mem_len for implementation, _ in self.segments)
+        windows = {implementation.window for implementation, _ in self.segments}
+        if windows != {self.first.window}:
+            return False
+        window = self.first.window
+        if window is not None and window <= min(shortest, self.first.mem_len) + 1:
+            return True
+        is_empty = declared(self.first, "initial_memory") == "empty"
+        last = self.segments[-1][1]
+        return is_empty and self.text.shape[1] - last <= shortest
+
+    def _equal(self, found: Array, expected: Array, what: str) -> None:
+        equal_scores(
+            self.current,
+            found,
+            expected,
+            expected=f"log-probabilities as in {what}",
+            usually="memory that does not go with its stream, is cut wrongly when its length "
+            "changes, or is written to by a later segment.",
+        )
+
+    def _equal_memory(self, row: int, state: Any) -> None:
+        shows = offering(self.current, "memory")
+        if shows is None:
+            return
+        found, expected = shows.memory(self.state)[:, [row]], shows.memory(state)
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        is_equal = found.shape == expected.shape and np.allclose(
+            found, expected, rtol=0, atol=scale * self.current.tolerance
+        )
+        if not is_equal:
+            raise InvariantBroken(
+                expected=f"the memory of stream {row} read alone, {list(expected.shape)}",
+                found=f"another one, {list(found.shape)}",
+                where=f"stream {row}, after {self.text.shape[1]} tokens",
+                usually="memory that does not go with its stream.",
+                check="StreamMachine",
+            )
+
+
+def stream_machine(
+    make: Callable[[], Implementation], max_examples: int | None = None
+) -> type[StreamMachine]:
+    """A state machine for an implementation; its `TestCase` is what pytest runs.
+
+    >>> TestStreams = stream_machine(Mine).TestCase
+
+    Parameters
+    ----------
+    make
+        Makes the implementation.
+    max_examples
+        Programs to try; None: as many as the profile says.
+    """
+    limit = {} if max_examples is None else {"max_examples": max_examples}
+    machine: type[StreamMachine] = type("Streams", (StreamMachine,), {"make": staticmethod(make)})
+    machine.TestCase.settings = settings(
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        **limit,  # type: ignore[arg-type]
+    )
+    return machine

@@ -1,0 +1,164 @@
+"""The battery on npxl's models and on toys: the correct are never accused, nothing is vacuous."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from support import model_for
+from toy_models import FadingAverage, Indifferent, WindowedLinear
+
+from npxl import ModelConfig
+from npxl.invariants.dependence import oldest_tokens, reach
+from npxl.testing import (
+    CHECKS,
+    Case,
+    Inapplicable,
+    NpxlModel,
+    NpxlReader,
+    Vacuous,
+    cases,
+    configs,
+    parametrize,
+    stream_machine,
+)
+
+by_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+# With two hidden units layer normalisation returns ±1 and forgets what it was given.
+widths = st.sampled_from([4, 6, 8])
+patient = settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+
+SMALL = dict(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
+
+
+def limited(config):
+    """The same with a window that memory can fill, W ≤ M + 1."""
+    window = 1 + (config.attn_window or config.mem_len + 1) % (config.mem_len + 1)
+    return replace(config, attn_window=window)
+
+
+everything = configs(d_model=widths)
+any_config = everything | everything.map(limited)
+
+
+def found(check, implementation, case):
+    try:
+        return check(implementation, case)
+    except (Inapplicable, Vacuous):
+        reject()
+
+
+@by_check
+@pytest.mark.parametrize("adapter", [NpxlModel, NpxlReader])
+@patient
+@given(config=any_config, case=cases(), seed=st.integers(0, 99))
+def test_no_model_of_npxl_is_accused(adapter, check, config, case, seed):
+    implementation = adapter(model_for(config, seed))
+    if adapter is NpxlReader and set(check.needs) - {"losses", "select", "ignore_index"}:
+        with pytest.raises(Inapplicable, match="needs the capability"):
+            check(implementation, case)
+        return
+    finding = found(check, implementation, case)
+    assert finding.check == check.__name__
+    assert 0 <= finding.figure <= finding.tolerance
+    assert finding.compared > 0
+
+
+@by_check
+@patient
+@given(config=any_config, case=cases(), seed=st.integers(0, 99))
+def test_nor_is_one_in_single_precision(check, config, case, seed):
+    found(check, NpxlModel(model_for(config, seed, np.float32)), case)
+
+
+@parametrize(
+    {"of 3": WindowedLinear(), "of 2": lambda: WindowedLinear(2)},
+    expected_failures={"check_stop_gradient": "symbols in memory depend on no parameter"},
+)
+def test_of_one_that_adds(check, case):
+    check(case)
+
+
+@parametrize(
+    FadingAverage(),
+    expected_failures={"check_batch_size_mismatch": "NumPy broadcasts a state of one stream"},
+)
+def test_of_one_that_fades(check, case):
+    check(case)
+
+
+DEGREES_OF_FREEDOM = {
+    "check_probabilities": "uniform is a distribution",
+    "check_ignored_targets": "losses of 0 stand beside others",
+    "check_batch_size_mismatch": "an error is an error",
+}
+
+
+@by_check
+@given(case=cases())
+def test_no_check_is_content_with_a_model_that_says_nothing(check, case):
+    if check.__name__ in DEGREES_OF_FREEDOM:
+        assert check(Indifferent(), replace(case, position=0)).compared > 0
+        return
+    with pytest.raises((Vacuous, AssertionError)):
+        check(Indifferent(), case)
+
+
+TestStreamsOfModels = stream_machine(
+    lambda: NpxlModel(model_for(ModelConfig(**SMALL, attn_window=4)))
+).TestCase
+TestStreamsWithoutAWindow = stream_machine(
+    lambda: NpxlModel(model_for(ModelConfig(**SMALL, ext_len=2, pre_lnorm=True)))
+).TestCase
+TestStreamsFromZeros = stream_machine(
+    lambda: NpxlModel(
+        model_for(ModelConfig(**SMALL, attn_window=3, initial_memory="zeros", cutoffs=(2,)))
+    )
+).TestCase
+TestStreamsOfPlaces = stream_machine(
+    lambda: NpxlModel(model_for(ModelConfig(**SMALL, attn_type="al-rfou", clamp_len=9)))
+).TestCase
+TestStreamsOfReaders = stream_machine(
+    lambda: NpxlReader(model_for(ModelConfig(**SMALL, attn_window=5)))
+).TestCase
+TestStreamsOfOneThatAdds = stream_machine(WindowedLinear).TestCase
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    n_layer=st.integers(1, 3),
+    mem_len=st.integers(0, 6),
+    ext_len=st.integers(0, 2),
+    data=st.data(),
+)
+def test_the_law_of_reach_is_that_of_the_page(lengths, n_layer, mem_len, ext_len, data):
+    window = data.draw(st.integers(1, mem_len + 1))
+    options = {**SMALL, "n_layer": n_layer, "mem_len": mem_len}
+    config = ModelConfig(**options, attn_window=window, ext_len=ext_len)
+    model = NpxlModel(model_for(config))
+    tokens = np.arange(sum(lengths))
+    expected = np.maximum(0, tokens - n_layer * (window - 1))
+    np.testing.assert_array_equal(oldest_tokens(model, lengths), expected)
+    assert reach(model) == config.reach == n_layer * (window - 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([6], [0, 0, 0, 0, 0, 0]),  # one segment: all of it
+        ([3, 3], [0, 0, 0, 0, 0, 0]),  # M = 2 and two layers: 1, 2 | 3, which read 0
+        ([1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]),  # n_layer · M
+        ([2, 1, 3], [0, 0, 0, 0, 0, 0]),
+    ],
+)  # fmt: skip
+def test_the_law_of_reach_without_a_window(lengths, expected):
+    model = NpxlModel(model_for(ModelConfig(**{**SMALL, "mem_len": 2})))
+    assert oldest_tokens(model, lengths).tolist() == expected
+    assert reach(model) is None
+
+
+def test_a_case_reads_like_one():
+    case = Case(batch_size=2, lengths=(3, 1), position=5, row=3)
+    assert (case.length, case.at) == (4, (1, 1))
+    np.testing.assert_array_equal(case.text(WindowedLinear()), case.text(WindowedLinear()))
