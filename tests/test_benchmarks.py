@@ -17,6 +17,7 @@ from texts import (
     LM1B,
     entries,
     folder_of_splits,
+    lines,
     memory_growth,
     one_file,
     only_on_linux,
@@ -262,6 +263,20 @@ def test_a_zip_that_is_none_is_refused(tmp_path, damage):
         archive.write_bytes(contents)
     with pytest.raises(NpxlError, match=r"enwik8.* cannot be unpacked|There is no file"):
         load_corpus(archive, dataset="enwik8")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_compressed_bytes_are_damaged_is_refused(tmp_path, cache, method):
+    """zlib, bz2 and lzma each raise an error of their own."""
+    archive = tmp_path / "enwik8.zip"
+    with zipfile.ZipFile(archive, "w", method) as file:
+        file.writestr("enwik8", lines(999))
+    contents = bytearray(archive.read_bytes())
+    contents[60:90] = b"\xff" * 30
+    archive.write_bytes(contents)
+    with pytest.raises(NpxlError, match=r"cannot be unpacked \(.+\): it is damaged"):
+        load_corpus(archive, dataset="enwik8")
+    assert entries(cache) == []
 
 
 def test_a_zip_cannot_write_outside_the_cache(tmp_path, cache):
