@@ -367,7 +367,7 @@ def test_penn_treebank_is_read_as_the_original_reads_it():
     assert len(corpus.train) == 929_589
     assert len(corpus.valid) == 73_760
     assert corpus.train.n_unknown == corpus.valid.n_unknown == 0
-    assert corpus.remarks == ()
+    assert not any("cannot be compared" in remark for remark in corpus.remarks)
     original = OriginalVocabulary(special=["<eos>"], lower_case=True)
     for split in ("train", "valid"):
         original.count(lines_of((real("ptb") / f"ptb.{split}.txt").read_text()))
@@ -434,6 +434,20 @@ def test_a_file_of_words_is_the_vocabulary_when_it_is_there(tmp_path):
     written(folder / "1b_word_vocab.txt", "the\nb\n")
     with pytest.raises(NpxlError, match=r"1b_word_vocab\.txt is no vocabulary.*<UNK> and <S>"):
         load_corpus(tmp_path, dataset="lm1b")
+    with pytest.raises(NpxlError, match=r"min_count is 3, but no words are counted .*_vocab\.txt"):
+        load_corpus(tmp_path, dataset="lm1b", min_count=3)
+
+
+def test_a_split_that_is_not_there_is_said(tmp_path):
+    corpus = load_corpus(folder_of_splits(tmp_path / "ptb", "ptb", train="a b\n"), dataset="ptb")
+    assert corpus.remarks[-1].endswith("ptb has no valid and no test split of Penn Treebank.")
+    folder = shards(tmp_path / "lm1b", ["a b\n"], "a b\n")
+    (folder / LM1B.patterns["valid"][0]).unlink()
+    corpus = load_corpus(folder, dataset="lm1b")
+    assert "1 of the 99 training files" in corpus.remarks[0]
+    assert "has no valid and no test split of One Billion Word" in corpus.remarks[1]
+    written(tmp_path / "text" / "train.txt", "a b\n")
+    assert load_corpus(tmp_path / "text").remarks == ()  # any text may have no more
 
 
 @given(
