@@ -72,10 +72,10 @@ def test_a_memory_that_is_not_constant_is_named(monkeypatch):
         texts.append(inputs)
         return log_probs(self, inputs, memory)
 
-    def without_memory(self, inputs, targets, memory, *rest):
+    def without_memory(self, inputs, targets, memory):
         """Everything read so far is read again as a part of the segment."""
         text = np.concatenate([*texts, inputs], axis=1)
-        return forward(self, text, targets, self.init_memory(len(text)), *rest)
+        return forward(self, text, targets, self.init_memory(len(text)))
 
     monkeypatch.setattr(TransformerXL, "log_probs", reading)
     monkeypatch.setattr(TransformerXL, "forward", without_memory)
@@ -127,9 +127,9 @@ def test_a_backward_pass_that_writes_into_memory_is_named(monkeypatch):
     memories = []
     forward = TransformerXL.forward
 
-    def remembering(self, inputs, targets, memory, *rest):
+    def remembering(self, inputs, targets, memory, **options):
         memories.append(memory)
-        return forward(self, inputs, targets, memory, *rest)
+        return forward(self, inputs, targets, memory, **options)
 
     monkeypatch.setattr(TransformerXL, "forward", remembering)
     monkeypatch.setattr(TransformerXL, "backward", writing)
