@@ -9,14 +9,15 @@ from unittest import mock
 import numba
 import numpy as np
 import pytest
+from bounds import within_bounds
 from hypothesis import given
 from hypothesis import strategies as st
 from numba.core.cpu_options import FastMathOptions
 from numba.core.dispatcher import Dispatcher
 from numerical import assert_eq, read_only, seeds
-from plain import plain, within_bounds
 
 import npxl.kernels
+from npxl.audit.twins import plain
 from npxl.kernels import kernel, vectors
 from npxl.kernels.adam import adam_update
 from npxl.kernels.cross_entropy import (

@@ -5,11 +5,12 @@ from unittest import mock
 import numba
 import numpy as np
 import pytest
+from bounds import within_bounds
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, read_only, seeds
-from plain import plain, within_bounds
 
+from npxl.audit.twins import plain
 from npxl.kernels import vectors
 from npxl.kernels.one_token import (
     add_product,

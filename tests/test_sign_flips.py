@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from plain import plain, within_bounds
+from bounds import within_bounds
 from support import PLACES, model_for, tokens
 from test_reading_kernels import EDGES, EDGES_OF_ONE, check_one, check_packed
 
@@ -22,6 +22,7 @@ import npxl.kernels
 import npxl.layers
 from npxl import MaskKey, ModelConfig, NpxlError
 from npxl.audit.gradients import gradcheck
+from npxl.audit.twins import plain
 from npxl.kernels import vectors
 from npxl.kernels.one_token import attention_of_one
 from npxl.kernels.relative_attention import (

@@ -1,0 +1,246 @@
+"""Section numerics of an audit: right for every form of model, and wrong where one is broken."""
+
+import itertools
+import math
+
+import numba
+import numpy as np
+import pytest
+from audited import draw_all, every_config, rows_of, wrong_rows
+
+import npxl.layers.attention as attention_module
+import npxl.layers.content_attention as content_module
+import npxl.layers.feed_forward as feed_forward_module
+import npxl.layers.layer_norm as layer_norm_module
+import npxl.layers.softmax as softmax_module
+import npxl.models.one_token as one_token_module
+import npxl.models.transformer_xl as model_module
+import npxl.training.optimizers as optimizers_module
+from npxl import TransformerXL
+from npxl.audit.sections import numerics, precision
+from npxl.audit.sections.numerics import NUMERICS
+from npxl.audit.twins import beside_their_twins
+from npxl.layers.positions import sinusoid
+from npxl.models.reading import TransformerXLReader
+
+compiled = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+
+
+@pytest.fixture(autouse=True)
+def sooner_done(monkeypatch):
+    monkeypatch.setattr(precision, "LONG", 1000)
+    monkeypatch.setattr(precision, "_LONG_SEGMENT", 50)
+    monkeypatch.setattr(numerics, "_POINTS", 20_001)
+
+
+@every_config
+def test_a_right_model_is_not_accused(options):
+    assert wrong_rows(NUMERICS, options) == []
+
+
+def coarse(x):
+    """float32 numbers with as many digits as float16 has."""
+    return x.astype(np.float16).astype(x.dtype) if x.dtype == np.float32 else x
+
+
+def coarse_products(monkeypatch):
+    linear = feed_forward_module.linear_forward
+    monkeypatch.setattr(feed_forward_module, "linear_forward", lambda *of: coarse(linear(*of)))
+
+
+def worse_and_worse(monkeypatch):
+    """An error that grows as the square of the segments that were read."""
+    stack_forward, count = TransformerXL.stack_forward, itertools.count(1)
+
+    def other(self, *arguments):
+        hidden, states, cache = stack_forward(self, *arguments)
+        if self.dtype == np.float32:
+            n = next(count)
+            hidden = hidden * np.float32(1 + 1e-7 * n * n)
+            states = [state * np.float32(1 + 1e-7 * n * n) for state in states]
+        return hidden, states, cache
+
+    monkeypatch.setattr(TransformerXL, "stack_forward", other)
+
+
+def another_kernel(module, name, output):
+    """A compiled kernel that is not what its source says: an array it fills is off."""
+    kernel = getattr(module, name)
+
+    def other(*arguments):
+        result = kernel(*arguments)
+        arguments[output][...] *= 1 + 1e-3
+        return result
+
+    other.py_func = kernel.py_func
+    return lambda monkeypatch: monkeypatch.setattr(module, name, other)
+
+
+def positions_in_reverse(monkeypatch):
+    monkeypatch.setattr(model_module, "sinusoid", lambda *of: sinusoid(*of)[::-1].copy())
+
+
+def coarse_positions(monkeypatch):
+    for module in (model_module, precision):
+        monkeypatch.setattr(module, "sinusoid", lambda *of: coarse(sinusoid(*of)))
+
+
+def a_little_more(owner, name):
+    method = getattr(owner, name)
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, lambda *of: method(*of) + 1e-3)
+
+
+def softmax_without_its_largest(monkeypatch):
+    """e^a overflows, and so do losses and gradients."""
+    adaptive_log_softmax = model_module.adaptive_log_softmax
+    adaptive_softmax_forward = model_module.adaptive_softmax_forward
+
+    def log_softmax(hidden, clusters):
+        log_p = adaptive_log_softmax(hidden, clusters)
+        return np.log(np.exp(-log_p)) * -1
+
+    def forward(hidden, targets, clusters):
+        nll, cache = adaptive_softmax_forward(hidden, targets, clusters)
+        nll = np.log(np.exp(nll)).astype(nll.dtype)
+        return nll, cache
+
+    monkeypatch.setattr(model_module, "adaptive_log_softmax", log_softmax)
+    monkeypatch.setattr(model_module, "adaptive_softmax_forward", forward)
+
+
+def attention_without_its_largest(monkeypatch):
+    for module in (attention_module, content_module):
+        attend = module.attend_forward
+
+        def other(*arguments, attend=attend, **options):
+            attended, cache = attend(*arguments, **options)
+            overflow = np.exp(cache.largest * cache.scale).swapaxes(1, 2)[..., None]
+            return attended * (overflow / overflow), cache
+
+        monkeypatch.setattr(module, "attend_forward", other)
+
+
+def worse_exp(monkeypatch):
+    right = numerics._exp_of_each
+
+    def other(x, y):
+        right(x, y)
+        y *= 1 + 1e-6
+
+    monkeypatch.setattr(numerics, "_exp_of_each", other)
+
+
+def exp_of_everything_is_a_number(monkeypatch):
+    right = numerics._exp_of_each
+
+    def other(x, y):
+        right(x, y)
+        np.nan_to_num(y, copy=False)
+
+    monkeypatch.setattr(numerics, "_exp_of_each", other)
+
+
+BROKEN = [
+    ("precision", "layer 1", coarse_products),
+    ("precision", "layer 4", worse_and_worse),
+    ("precision", "log-probabilities", coarse_products),
+    ("precision", "gradients", coarse_products),
+    ("reference", "losses", positions_in_reverse),
+    ("reference", "log-probabilities", positions_in_reverse),
+    ("reference", "memory", positions_in_reverse),
+    ("long-memory", "log-probabilities", coarse_positions),
+    ("long-memory", "by the reader", a_little_more(TransformerXLReader, "log_probs")),
+    ("long-memory", "sum of probabilities", a_little_more(model_module, "adaptive_log_softmax")),
+    ("positions", "sinusoids", coarse_positions),
+    ("extreme", "logits in float64", softmax_without_its_largest),
+    ("extreme", "logits in float32", softmax_without_its_largest),
+    ("extreme", "scores in float64", attention_without_its_largest),
+    ("extreme", "scores in float32", attention_without_its_largest),
+    ("exp", "float32", worse_exp),
+    ("exp", "float64", worse_exp),
+    ("exp", "beyond its range", exp_of_everything_is_a_number),
+]
+
+
+@pytest.mark.parametrize(("check", "row", "break_it"), BROKEN)
+def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, break_it):
+    break_it(monkeypatch)
+    assert not rows_of(NUMERICS, check)[row].passed
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("module", "name", "output"),
+    [
+        (layer_norm_module, "layer_norm_rows_forward", 4),
+        (layer_norm_module, "layer_norm_rows_backward", 5),
+        (attention_module, "relative_attention_heads_forward", 10),
+        (attention_module, "relative_attention_heads_backward", -1),
+        (softmax_module, "cross_entropy_forward", 0),
+        (one_token_module, "add_product", 0),
+        (one_token_module, "normalize_one", 4),
+        (optimizers_module, "adam_update", 0),
+    ],
+)
+def test_a_kernel_that_is_not_what_its_source_says(monkeypatch, module, name, output):
+    another_kernel(module, name, output)(monkeypatch)
+    rows = rows_of(NUMERICS, "compiled", dict(pre_lnorm=name == "normalize_one"))
+    assert [row for row, result in rows.items() if not result.passed] == [name]
+    assert rows[name].figures["float32"].value > 1e-5
+
+
+def test_every_row_is_broken_by_something():
+    named = {
+        (check.name, row)
+        for check in NUMERICS.checks
+        if check.name != "compiled"
+        for row in rows_of(NUMERICS, check.name)
+        if not row.startswith("layer")
+    }
+    assert named <= {(check, row) for check, row, _ in BROKEN}
+
+
+@pytest.mark.parametrize(
+    ("check", "figure"), [("precision", "late/early"), ("long-memory", "exponent")]
+)
+def test_an_error_that_grows_is_seen_to_grow(monkeypatch, check, figure):
+    def figures():
+        rows = rows_of(NUMERICS, check).values()
+        return [row.figures[figure] for row in rows if figure in row.figures]
+
+    assert all(each.holds for each in figures())
+    worse_and_worse(monkeypatch)
+    assert not any(each.holds for each in figures())
+
+
+@compiled
+def test_kernels_are_their_own_again_afterwards():
+    before = layer_norm_module.layer_norm_rows_forward
+
+    def stops():
+        with beside_their_twins() as found:
+            assert layer_norm_module.layer_norm_rows_forward is not before
+            assert {"relative_attention_heads_backward", "adam_update", "drop"} <= set(found)
+            assert all(twins.calls == 0 for twins in found.values())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        stops()
+    assert layer_norm_module.layer_norm_rows_forward is before
+
+
+def test_without_a_compiler_there_is_nothing_to_compare(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    (row,) = rows_of(NUMERICS, "compiled").values()
+    assert not row.applies
+
+
+def test_its_pictures_can_be_drawn():
+    pictures = draw_all(NUMERICS, ["precision", "long-memory", "exp"])
+    assert [picture.title.split(",")[0] for picture in pictures] == [
+        "float32 against float64",
+        "float32 against float64 over 1",
+        "The relative error of exp in float32",
+    ]
+    assert math.prod(pictures[0].size) > 0
+    assert not list(NUMERICS.pictures({}))
