@@ -22,13 +22,15 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
     SG(h) of section 3.2.  Of E = ext_len tokens that will be read again nothing is kept yet: the
     length is min(M, m + max(0, q − E)).  Old states have moved up unchanged, bit by bit.  A new
     state is the one that is last in memory when the segment ends with its token, since states do
-    not depend on later tokens.
+    not depend on later tokens; with an encoding of places, of the first slot alone.
 
     Broken by m and q that are mistaken for each other, a memory that grows beyond M or is cut to m
     or q, the first states in place of the last, states in another order or of another stream, and
     states of tokens that are read again.
     """
     mem_len, ext_len = implementation.mem_len, declared(implementation, "ext_len")
+    # Where places are counted from a segment's end, what is computed from them depends on it.
+    layers = slice(None if declared(implementation, "encodes_distances") else 1)
     text = case.text(implementation)[:, :-1]
     state = implementation.start(case.batch_size)
     compared, largest, varied = 0, 0.0, False
@@ -64,9 +66,9 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
         for slot in comparable:
             token = slot + (end - length) - old.shape[2]  # of the inputs
             _, short = implementation.log_probs(inputs[:, : token + 1 + ext_len].copy(), state)
-            last = implementation.memory(short)[:, :, -1]  # [N, B, d]
+            last = implementation.memory(short)[layers, :, -1]  # [N, B, d]
             scale = max(1.0, float(np.abs(last).max()))
-            apart = float(differences(new[:, :, slot], last).max() / scale)
+            apart = float(differences(new[layers, :, slot], last).max() / scale)
             largest, compared = max(largest, apart), compared + last.size
             if not apart <= implementation.tolerance:
                 raise InvariantBroken(
