@@ -61,7 +61,8 @@ def bench(
     threads
         Threads of each side; one a core when not given.
     roofline
-        Draw the results below what this machine allows, into this file (.png, .svg or .pdf).
+        Draw the results below what this machine allows, into this file (.png, .svg or .pdf); needs
+        the extra plot.
     as_json
         Print one JSON object.
     """

@@ -1,0 +1,141 @@
+"""Section determinism of an audit: right for every form of model, and wrong where one is broken."""
+
+import itertools
+
+import pytest
+from audited import every_config, rows_of, wrong_rows
+
+import npxl.training.loop as loop
+import npxl.training.run as run_module
+from npxl import MaskKey, TransformerXL
+from npxl.audit.sections import determinism
+from npxl.audit.sections.determinism import DETERMINISM
+from npxl.models.files import load_model
+
+
+@every_config
+def test_a_right_model_is_not_accused(options):
+    assert wrong_rows(DETERMINISM, options) == []
+
+
+def masks_of_no_seed(monkeypatch):
+    """In training, as from a generator that is never seeded."""
+    count = itertools.count()
+    monkeypatch.setattr(loop, "MaskKey", lambda seed, step: MaskKey(next(count), step))
+
+
+def one_seed_for_all(monkeypatch):
+    monkeypatch.setattr(loop, "MaskKey", lambda seed, step: MaskKey(0, step))
+    monkeypatch.setattr(
+        run_module, "TransformerXL", lambda config, seed, dtype: TransformerXL(config, 0, dtype)
+    )
+
+
+def moments_are_not_restored(monkeypatch):
+    monkeypatch.setattr(loop, "restore", lambda optimizer, vectors, step: None)
+
+
+def nothing_crashes(monkeypatch):
+    monkeypatch.setattr(determinism._Crashing, "step", lambda self, report: None)
+
+
+def masks_by_place(monkeypatch):
+    """A stream's masks are those of its row in whatever batch it is in."""
+    forward = TransformerXL.forward
+
+    def other(self, inputs, targets, memory, rng=None, embedded=None):
+        rng = None if rng is None else rng._replace(first_stream=0)
+        return forward(self, inputs, targets, memory, rng, embedded)
+
+    monkeypatch.setattr(TransformerXL, "forward", other)
+    site = MaskKey.site
+    monkeypatch.setattr(
+        MaskKey, "site", lambda self, name: site(self._replace(first_stream=0), name)
+    )
+
+
+def masks_of_no_step(monkeypatch):
+    site = MaskKey.site
+    monkeypatch.setattr(MaskKey, "site", lambda self, name: site(self._replace(step=0), name))
+
+
+def calls_count(monkeypatch):
+    """Every pass leaves something behind that the next one reads."""
+    forward, backward, count = TransformerXL.forward, TransformerXL.backward, itertools.count()
+
+    def other_forward(self, *arguments):
+        fwd = forward(self, *arguments)
+        fwd.memory.states.flags.writeable = True
+        for array in (fwd.nll, fwd.memory.states):
+            array += 1e-6 * next(count)
+        return fwd
+
+    def other_backward(self, fwd):
+        grads = backward(self, fwd)
+        grads.flat += 1e-6 * next(count)
+        return grads
+
+    monkeypatch.setattr(TransformerXL, "forward", other_forward)
+    monkeypatch.setattr(TransformerXL, "backward", other_backward)
+
+
+def passes_write(monkeypatch):
+    """Into parameters and into memory."""
+    forward = TransformerXL.forward
+
+    def other(self, inputs, targets, memory, *arguments):
+        fwd = forward(self, inputs, targets, memory, *arguments)
+        self.params.flat[0] += 1
+        memory.states.flags.writeable = True
+        memory.states[...] += 1
+        return fwd
+
+    monkeypatch.setattr(TransformerXL, "forward", other)
+
+
+def loaded_wrongly(monkeypatch):
+    def other(path):
+        model = load_model(path)
+        model.params.flat[-1] += 1
+        return model
+
+    monkeypatch.setattr(determinism, "load_model", other)
+
+
+BROKEN = [
+    ("same-seed", "last.safetensors", masks_of_no_seed),
+    ("same-seed", "best.safetensors", masks_of_no_seed),
+    ("same-seed", "another seed", one_seed_for_all),
+    ("resumed", "updates that were lost", nothing_crashes),
+    ("resumed", "last.safetensors", moments_are_not_restored),
+    ("resumed", "best.safetensors", moments_are_not_restored),
+    ("workers", "two workers twice: last.safetensors", masks_of_no_seed),
+    ("workers", "two workers twice: best.safetensors", masks_of_no_seed),
+    ("workers", "one worker and two", masks_by_place),
+    ("workers", "one chunk and three", masks_by_place),
+    ("masks", "streams split among workers", masks_by_place),
+    ("masks", "another step, site or stream", masks_of_no_step),
+    ("masks", "losses with dropout, split", masks_by_place),
+    ("twice", "losses", calls_count),
+    ("twice", "memory", calls_count),
+    ("twice", "gradients", calls_count),
+    ("twice", "parameters that a pass changed", passes_write),
+    ("twice", "memory that a pass changed", passes_write),
+    ("saved", "float32", loaded_wrongly),
+    ("saved", "float64", loaded_wrongly),
+]
+
+
+@pytest.mark.parametrize(("check", "row", "break_it"), BROKEN)
+def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, break_it):
+    break_it(monkeypatch)
+    assert not rows_of(DETERMINISM, check)[row].passed
+
+
+def test_every_row_is_broken_by_something():
+    named = {
+        (check.name, row)
+        for check in DETERMINISM.checks
+        for row in rows_of(DETERMINISM, check.name)
+    }
+    assert named == {(check, row) for check, row, _ in BROKEN}
