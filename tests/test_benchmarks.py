@@ -17,6 +17,7 @@ from texts import (
     LM1B,
     entries,
     folder_of_splits,
+    lines,
     memory_growth,
     one_file,
     only_on_linux,
@@ -264,6 +265,20 @@ def test_a_zip_that_is_none_is_refused(tmp_path, damage):
         load_corpus(archive, dataset="enwik8")
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_compressed_bytes_are_damaged_is_refused(tmp_path, cache, method):
+    """zlib, bz2 and lzma each raise an error of their own."""
+    archive = tmp_path / "enwik8.zip"
+    with zipfile.ZipFile(archive, "w", method) as file:
+        file.writestr("enwik8", lines(999))
+    contents = bytearray(archive.read_bytes())
+    contents[60:90] = b"\xff" * 30
+    archive.write_bytes(contents)
+    with pytest.raises(NpxlError, match=r"cannot be unpacked \(.+\): it is damaged"):
+        load_corpus(archive, dataset="enwik8")
+    assert entries(cache) == []
+
+
 def test_a_zip_cannot_write_outside_the_cache(tmp_path, cache):
     archive = tmp_path / "enwik8.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -352,7 +367,7 @@ def test_penn_treebank_is_read_as_the_original_reads_it():
     assert len(corpus.train) == 929_589
     assert len(corpus.valid) == 73_760
     assert corpus.train.n_unknown == corpus.valid.n_unknown == 0
-    assert corpus.remarks == ()
+    assert not any("cannot be compared" in remark for remark in corpus.remarks)
     original = OriginalVocabulary(special=["<eos>"], lower_case=True)
     for split in ("train", "valid"):
         original.count(lines_of((real("ptb") / f"ptb.{split}.txt").read_text()))
@@ -419,6 +434,20 @@ def test_a_file_of_words_is_the_vocabulary_when_it_is_there(tmp_path):
     written(folder / "1b_word_vocab.txt", "the\nb\n")
     with pytest.raises(NpxlError, match=r"1b_word_vocab\.txt is no vocabulary.*<UNK> and <S>"):
         load_corpus(tmp_path, dataset="lm1b")
+    with pytest.raises(NpxlError, match=r"min_count is 3, but no words are counted .*_vocab\.txt"):
+        load_corpus(tmp_path, dataset="lm1b", min_count=3)
+
+
+def test_a_split_that_is_not_there_is_said(tmp_path):
+    corpus = load_corpus(folder_of_splits(tmp_path / "ptb", "ptb", train="a b\n"), dataset="ptb")
+    assert corpus.remarks[-1].endswith("ptb has no valid and no test split of Penn Treebank.")
+    folder = shards(tmp_path / "lm1b", ["a b\n"], "a b\n")
+    (folder / LM1B.patterns["valid"][0]).unlink()
+    corpus = load_corpus(folder, dataset="lm1b")
+    assert "1 of the 99 training files" in corpus.remarks[0]
+    assert "has no valid and no test split of One Billion Word" in corpus.remarks[1]
+    written(tmp_path / "text" / "train.txt", "a b\n")
+    assert load_corpus(tmp_path / "text").remarks == ()  # any text may have no more
 
 
 @given(

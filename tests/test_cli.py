@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,6 +24,8 @@ from small_runs import write_text
 import npxl
 import npxl.audit
 from npxl import ModelConfig, NpxlError, TrainConfig
+from npxl.audit import sections
+from npxl.audit.outcome import CheckOutcome
 from npxl.cli import main
 from npxl.cli.options import configured
 from npxl.config import to_dict
@@ -495,8 +496,10 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
 
     def audit(config, seed, console, only, command):
         seen.append((config, seed, list(only), " ".join(command)))
-        report = npxl.audit.AuditReport(npxl.audit.Subject(config, seed), command, ())
-        return mock.Mock(wraps=report, passed=seed == 0)
+        section = sections.SECTIONS[0]
+        outcome = CheckOutcome(section, section.checks[0], ())  # nothing found is wrong
+        outcomes = (outcome,) if seed else ()
+        return npxl.audit.AuditReport(npxl.audit.Subject(config, seed), command, outcomes)
 
     monkeypatch.setattr(npxl.audit, "audit", audit)
     Path("options.toml").write_text("pre_lnorm = false\nlr = 0.5\n")
@@ -517,18 +520,19 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
 def test_audit_in_80_columns_of_any_encoding_is_whole(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    process = command("audit", "--only", "gradients")
+    process = command("audit", "--only", "gradients/one-token", "structure", "--html", "a.html")
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, b"")
     lines = out.decode("ascii").splitlines()
     assert max(map(len, lines)) <= 80
     number = r"\d\.\de[+-]\d\d"
     row = rf"layers\.1\.attention\.w_r +{number} +{number} +{number} +2(\.0.)? +ok"
-    assert sum(bool(re.fullmatch(row, line.rstrip())) for line in lines) == 3
+    assert sum(bool(re.fullmatch(row, line.rstrip())) for line in lines) == 1
     verdict = next(n for n, line in enumerate(lines) if line.startswith("Passed: "))
-    assert "of 3 checks are right" in lines[verdict]
+    assert "of 5 checks are right" in lines[verdict]
     assert lines[verdict + 1].startswith("seed 0; npxl ")
     assert f"numpy {np.__version__}, numba " in lines[verdict + 1]
+    assert lines[-1] == "Report: a.html"
 
 
 def test_audit_of_a_wrong_gradient_says_which_and_has_exit_code_1(here, monkeypatch, capsys):

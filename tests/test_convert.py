@@ -186,8 +186,9 @@ def test_what_train_py_calls_its_arguments_is_understood(original, tmp_path):
     assert original(plain, without=("tie_weight", "cutoffs"), **named).config == plain
     with pytest.raises(NpxlError, match=r"cutoffs is \[20000, 40000, 200000\]"):
         original(without=("cutoffs", "tie_projs"), adaptive=True, dataset="wt103")
-    with pytest.raises(NpxlError, match="cut-offs for wt103 and lm1b alone: give cutoffs"):
-        original(without=("cutoffs", "tie_projs"), adaptive=True, dataset="enwik8")
+    for other in ("enwik8", ["wt103"], None):
+        with pytest.raises(NpxlError, match="cut-offs for wt103 and lm1b alone: give cutoffs"):
+            original(without=("cutoffs", "tie_projs"), adaptive=True, dataset=other)
     (tmp_path / "options.toml").write_text(
         'mem_len = 3\nsame_length = true\nclamp_len = -1\npre_lnorm = false\ndataset = "wt2"\n'
     )
@@ -209,6 +210,7 @@ def test_what_train_py_calls_its_arguments_is_understood(original, tmp_path):
         ({"div_val": 4}, ["div_val is 4", "no width"]),
         ({"div_val": 1}, ["word_emb.emb_layers.1.weight"]),
         ({"tied": False}, ["tied is False", "opposite"]),
+        ({"not_tied": None}, ["not_tied is None", "true or false"]),
         ({"tie_weight": False}, ["lacks crit.out_layers.0.weight"]),
         ({"tie_projs": [False, False, False]}, ["lacks crit.out_projs.1"]),
         ({"tie_projs": [True, True, True]}, ["crit.out_projs.0 and word_emb.emb_projs.0 differ"]),
@@ -310,6 +312,8 @@ def change_config(folder, without=(), **changes):
         ({"d_model": 9}, ["d_model is 9", "even"]),
         ({"tie_projs": [False] * 5 + [True]}, ["tie_projs"]),
         ({"vocab_size": 0}, ["vocab_size is 0"]),
+        ({"dropout": float("nan")}, ["dropout is nan"]),
+        ({"proj_share_all_but_first": "no"}, ["proj_share_all_but_first is 'no'", "true or false"]),
     ],
 )
 @pytest.mark.fault("HF 4.35.2: same_length with mem_len 0")
@@ -549,8 +553,11 @@ def test_a_run_is_converted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = create(tmp_path / "run", write_text(tmp_path / "text.txt"))
     words = ["convert", "run", "--out", "theirs", "--initial-memory", "zeros"]
+    assert main([*words, "--args", "run/run.json"]) == 2
     assert main(words) == 0
     assert_eq(read_transfoxl("theirs").params.flat, run.model().params.flat)
+    with pytest.raises(NpxlError, match="this is a model of npxl, which has its own"):
+        convert(run.model(), "again", options={"mem_len": 3})
 
 
 @pytest.mark.parametrize(
@@ -568,6 +575,8 @@ def test_a_run_is_converted(tmp_path, monkeypatch):
             "lack layers.0.pos_ff",
         ),
         (["plain/model.safetensors", "--out", "x", "--args", "none.json"], "none.json cannot be"),
+        (["plain", "--out", "x", "--args", "plain/config.json"], "plain is a folder, but options"),
+        (["plain", "--out", "x", "--checkpoint", "last"], "plain is no run"),
         (["plain", "--out", "x", "--mem-len", "-1"], "mem_len is -1"),
         (["plain", "--out", "x", "--to", "tensorflow"], "tensorflow"),
     ],

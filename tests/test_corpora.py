@@ -524,5 +524,6 @@ def test_splits_too_short_to_predict_are_refused(tmp_path):
 
 def test_options_are_checked():
     refused("vocabulary is 'letters', .* bytes, characters, words", "kjv", "letters")
-    refused("min_count is 0", "kjv", "words", min_count=0)
+    for wrong in (0, 1.5, "3", True):
+        refused(f"min_count is {wrong!r}", "kjv", "words", min_count=wrong)
     refused("only words are counted", "kjv", min_count=2)

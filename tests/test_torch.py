@@ -324,6 +324,38 @@ def test_tensors_of_any_precision_are_read(tmp_path, newer):
             assert state.specs[name] == (expected.dtype, expected.shape)
 
 
+@pytest.mark.parametrize(
+    ("tensor", "form"),
+    [
+        (torch.zeros(2).to(torch.float8_e4m3fn), r"torch\.float8_e4m3fn, torch\.strided"),
+        (torch.zeros(2).to_sparse(), r"torch\.float32, torch\.sparse_coo"),
+        (torch.zeros(2, device="meta"), r"torch\.float32, without values"),
+    ],
+)
+def test_a_tensor_that_numpy_lacks_is_named(tmp_path, tensor, form):
+    save(tmp_path / "model.pt", {"weight": torch.zeros(2), "odd": tensor})
+    with (
+        pytest.raises(NpxlError, match=rf"model\.pt holds .*\(odd is {form}\); save it as a dense"),
+        open_state_dict(tmp_path / "model.pt"),
+    ):
+        pass
+
+
+def test_a_tensor_that_is_negative_by_a_mark_is_read(tmp_path):
+    save(tmp_path / "model.pt", {"weight": torch._neg_view(torch.tensor([1.0, -2.0]))})
+    with open_state_dict(tmp_path / "model.pt") as state:
+        assert_eq(state["weight"], np.array([-1, 2], np.float32))
+
+
+def test_tensors_without_names_are_no_state_dict(tmp_path):
+    save(tmp_path / "model.pt", {"weight": torch.zeros(2), 7: torch.zeros(2)})
+    with (
+        pytest.raises(NpxlError, match=r"model\.pt is no state dict.* 7, which is no string"),
+        open_state_dict(tmp_path / "model.pt"),
+    ):
+        pass
+
+
 def test_an_old_torch_is_not_trusted(tmp_path, monkeypatch):
     """CVE-2025-32434: before torch 2.6 a file could run code with weights_only=True too."""
     save(tmp_path / "model.pt", {"weight": torch.zeros(2)})

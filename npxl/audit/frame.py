@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike
 from npxl.audit.scaling import scaled_down
 from npxl.config import ModelConfig
 from npxl.models.transformer_xl import TransformerXL
+from npxl.page.pictures import Picture
 
 Progress = Callable[[int, int], None]
 """Called with how much of a check is done, and how much it is."""
@@ -131,29 +132,6 @@ class Check:
     run: Callable[[Subject, Progress], Iterable[Result]]
 
 
-@dataclass(frozen=True)
-class Picture:
-    """What a report shows beside the numbers.
-
-    Parameters
-    ----------
-    title, caption
-        Above and below; mathematics in LaTeX between dollar signs.
-    alternative
-        What is to be seen, in words, for those who cannot see it.
-    draw
-        Draws into an empty `matplotlib.figure.Figure`.
-    size
-        Width and height in inches, of 100 pixels each.
-    """
-
-    title: str
-    caption: str
-    alternative: str
-    draw: Callable[[Any], None]
-    size: tuple[float, float] = (7.0, 3.6)
-
-
 Rows = Mapping[str, tuple[Result, ...]]
 """By name of a check that was run, its rows."""
 
@@ -201,12 +179,14 @@ class Subject:
         """The same form with every size cut to what can be checked entry by entry."""
         return scaled_down(self.config)
 
-    def model(self, dtype: DTypeLike = np.float64, **changes: Any) -> TransformerXL:
-        """A model of the small configuration, some fields of which may be replaced.
+    def model(
+        self, dtype: DTypeLike = np.float64, larger: bool = False, **changes: Any
+    ) -> TransformerXL:
+        """A model of the small configuration, or a larger one; some fields may be replaced.
 
         Its biases are drawn as well: where one is 0, what does not use it looks right.
         """
-        config = replace(self.small, **changes)
+        config = replace(scaled_down(self.config, larger), **changes)
         model = TransformerXL(config, seed=self.seed, dtype=np.float64)
         draw = self.draw("biases")
         for tensor in model.params.values():

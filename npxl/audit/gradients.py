@@ -13,7 +13,7 @@ frozen, three derivatives of L are compared:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -35,7 +35,7 @@ Array = NDArray[Any]
 STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
 COMPLEX_STEP = 1e-30
 CENTRAL_TOLERANCE = 1e-7
-COMPLEX_TOLERANCE = 1e-10
+COMPLEX_TOLERANCE = 1e-11
 VANISHING = 1e-4
 INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
@@ -95,7 +95,7 @@ def gradcheck(
         dnll = draw.standard_normal(np.shape(targets))
     model = model.astype(np.float64)
     memory = Memory(memory.states.astype(np.float64))
-    function = _Function(model, np.asarray(inputs), np.asarray(targets), memory, key, dnll)
+    function = SegmentLoss(model, np.asarray(inputs), np.asarray(targets), memory, key, dnll)
     gradients = function.gradients()
     floor = VANISHING * max(map(_largest, gradients.values()))
     checks: list[TensorCheck] = []
@@ -121,7 +121,7 @@ def _check_options(entries: int | None, seed: int, steps: tuple[float, ...]) -> 
 
 
 def _check_tensor(
-    function: _Function,
+    function: SegmentLoss,
     name: str,
     gradient: Array,
     entries: int | None,
@@ -159,7 +159,7 @@ def _check_tensor(
         extrapolated=smallest(extrapolated),
         crossings=tuple(int(n) for n in crossed.sum(1)),
         complex_step=error(complex_slopes, np.zeros(len(indices), bool)),
-        direction=_directional_error(
+        direction=directional_error(
             gradient * direction, function.complex_step(name, ..., direction), scale
         ),
         order=order,
@@ -181,8 +181,11 @@ def reference_mask(key: MaskKey | None, config: ModelConfig) -> reference.Mask:
     return mask
 
 
-class _Function:
-    """The loss of one segment as a function of the parameters and the embedded inputs."""
+class SegmentLoss:
+    """The loss of one segment as a function of the parameters and the embedded inputs.
+
+    Holds `model`, and moves its parameters while it is asked for slopes.
+    """
 
     def __init__(
         self,
@@ -214,6 +217,17 @@ class _Function:
         slopes = np.array([[slope for slope, _ in row] for row in pairs])
         return slopes, np.array([[crossed for _, crossed in row] for row in pairs])
 
+    def central_direction(self, name: str, direction: Array, step: float) -> tuple[float, bool]:
+        """The slope along a direction of a whole tensor, and whether a kink lay on the way."""
+        array = self.embedded if name == INPUT else self.model.params[name]
+        values = array.copy()
+        array[...] = values + step * direction
+        up, active_up = self._loss(name)
+        array[...] = values - step * direction
+        down, active_down = self._loss(name)
+        array[...] = values
+        return (up - down) / (2 * step), _differ(active_up, active_down)
+
     def _central(self, name: str, index: tuple[int, ...], step: float) -> tuple[float, bool]:
         array = self.embedded if name == INPUT else self.model.params[name]
         value = array[index]
@@ -224,8 +238,7 @@ class _Function:
         width = above - array[index]  # 2·step as floating point has it
         down, active_down = self._loss(name)
         array[index] = value
-        crossed = any((a != b).any() for a, b in zip(active_up, active_down, strict=True))
-        return (up - down) / width, crossed
+        return (up - down) / width, _differ(active_up, active_down)
 
     def complex_step(self, name: str, index: Any, direction: Array | float = 1.0) -> float:
         """Im L(θ + ih · direction) / h of the reference."""
@@ -234,6 +247,14 @@ class _Function:
         array[index] = real + 1j * COMPLEX_STEP * direction
         nll = self._reference(name).nll
         array[index] = real
+        return float((nll.imag * self.dnll).sum() / COMPLEX_STEP)
+
+    def complex_direction(self, directions: Mapping[str, Array]) -> float:
+        """The same along one direction of several parameters at once."""
+        for name, direction in directions.items():
+            self.complex_params[name][...] += 1j * COMPLEX_STEP * direction
+        nll = self._reference("").nll
+        self.complex_params.flat.imag = 0
         return float((nll.imag * self.dnll).sum() / COMPLEX_STEP)
 
     def kink(self) -> float:
@@ -250,6 +271,10 @@ class _Function:
             self.complex_params, self.model.config, self.inputs, self.targets,
             self.memory.layers, self.mask, self.complex_embedded if name == INPUT else None,
         )  # fmt: skip
+
+
+def _differ(some: list[Array], others: list[Array]) -> bool:
+    return any((a != b).any() for a, b in zip(some, others, strict=True))
 
 
 def _chosen(
@@ -277,7 +302,7 @@ def _error(
     return Error(float(errors[worst]), float(errors[worst] / scale), indices[worst])
 
 
-def _directional_error(terms: Array, slope: float, scale: float) -> float:
+def directional_error(terms: Array, slope: float, scale: float) -> float:
     """Of Σ terms as the slope along a direction; relative to Σ |terms|, in which rounding lies."""
     error = abs(float(terms.sum()) - slope) / max(float(np.abs(terms).sum()), scale)
     return math.inf if math.isnan(error) else error

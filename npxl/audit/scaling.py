@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import replace
 
 from npxl.config import ModelConfig
@@ -19,35 +19,57 @@ _LARGEST = {
     "clamp_len": 4,
     "ext_len": 1,
 }
-# Embeddings of the fourth cluster have width 8 // 2³.
-_MOST_CUTOFFS, _DIV_VAL, _D_EMBED = 3, 2, 8
+# Large enough for tiles and blocks of the kernels to end within it.
+_LARGER = {
+    "vocab_size": 500,
+    "n_layer": 3,
+    "n_head": 3,
+    "d_model": 32,
+    "d_head": 16,
+    "d_inner": 64,
+    "mem_len": 40,
+    "clamp_len": 24,
+    "ext_len": 2,
+}
+_MOST_CUTOFFS, _DIV_VAL = 3, 2
 # Parameters as small as a fresh model's would leave gradients too small to tell from rounding.
-_INIT_STD = 0.4
+# At this width-independent scale of W x, attention still looks at several keys.
+_INIT_STD = 0.98
 
 
-def scaled_down(config: ModelConfig, largest: Mapping[str, int] = _LARGEST) -> ModelConfig:
+def scaled_down(config: ModelConfig, larger: bool = False) -> ModelConfig:
     """The same form with every size cut to what can be checked entry by entry.
 
     The window keeps its relation to the memory: W ≤ mem_len + 1 or not.  The vocabulary is cut
     into equal clusters, and embeddings are projected if they were.
+
+    Parameters
+    ----------
+    config
+        Any configuration.
+    larger
+        Cut less, to what can be checked along one direction of each tensor.
     """
+    limits = _LARGER if larger else _LARGEST
     sizes = {
-        name: min(value, limit)
-        for name, limit in largest.items()
+        name: min(value, largest)
+        for name, largest in limits.items()
         if (value := getattr(config, name)) is not None
     }
     if config.attn_window is not None:
         within = config.attn_window <= config.mem_len + 1
         longest = sizes["mem_len"] + (1 if within else 2)
         sizes["attn_window"] = min(config.attn_window, longest)
+    d_model = sizes["d_model"]
+    std = round(_INIT_STD / math.sqrt(d_model), 3)
     n_clusters = min(len(config.clusters), _MOST_CUTOFFS + 1)
     return replace(
         config,
         **sizes,
         cutoffs=tuple(sizes["vocab_size"] * i // n_clusters for i in range(1, n_clusters)),
         div_val=min(config.div_val, _DIV_VAL),
-        d_embed=_D_EMBED if config.has_projections else None,
+        d_embed=max(8, d_model + 2) if config.has_projections else None,
         tie_projs=config.tie_projs[:n_clusters],
-        init_std=_INIT_STD,
-        proj_init_std=_INIT_STD,
+        init_std=std,
+        proj_init_std=std,
     )

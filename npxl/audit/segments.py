@@ -47,7 +47,7 @@ def segment(
     """A segment of `tgt_len` scored tokens after a memory of `n_before` others.
 
     The memory is full unless `n_before` says otherwise.  Tokens are drawn for the check `name`,
-    each symbol about equally often, and from all clusters by turns.
+    from all clusters by turns; some are read twice, in one stream and in two.
     """
     config, draw = model.config, subject.draw(name)
     if n_before is None:
@@ -57,7 +57,11 @@ def segment(
         n = batch_size * length
         orders = [draw.permutation(symbols) for symbols in config.clusters]
         by_turns = [s for turn in zip_longest(*orders) for s in turn if s is not None]
-        return draw.permutation(np.resize(by_turns, n)).reshape(batch_size, length)
+        n_repeats = (n >= 4) + (n >= 6 and length >= 3)
+        once = draw.permutation(np.resize(by_turns, n - n_repeats))
+        if n_repeats:  # twice in a row, and in the first stream and in the last
+            once = np.concatenate([once[:n_repeats], once[1:], once[:1]])
+        return once.reshape(batch_size, length)
 
     before, inputs, targets = map(tokens, (n_before, config.ext_len + tgt_len, tgt_len))
     memory = model.init_memory(batch_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from npxl.bench.run import Result, memory_bandwidth
@@ -20,15 +19,12 @@ def check_roofline(path: Path) -> None:
     Raises
     ------
     NpxlError
-        When matplotlib is not installed, or the file's ending is not one of `FORMATS`, or its
-        folder is not there.
+        When the file's ending is not one of `FORMATS`, or its folder is not there.
     """
     if path.suffix.lstrip(".") not in FORMATS:
         raise NpxlError(f"{path} has to end in .{', .'.join(FORMATS)}, to say what to draw.")
     if not path.parent.is_dir():
         raise NpxlError(f"There is no folder {path.parent} to put the picture into.")
-    if not find_spec("matplotlib"):
-        raise NpxlError("A roofline needs matplotlib: pip install 'npxl[plot]'.")
 
 
 def draw_roofline(results: Sequence[Result], n_threads: int, path: Path) -> None:

@@ -21,6 +21,7 @@ def audit(
     preset: Annotated[str | None, preset_help("Preset to check")] = None,
     seed: NonNegativeInt = 0,
     only: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    html: Annotated[Path | None, Parameter(show_default=False)] = None,
     as_json: AsJson = False,
 ) -> int:
     """Prove or refute the mathematics of a configuration; exit code 1 if anything is wrong.
@@ -38,24 +39,39 @@ def audit(
         Of parameters, tokens and cotangents.
     only
         Sections to check, or single checks, SECTION/CHECK; everything when not given.
+    html
+        Where to write the report; none: nowhere. When not given, audit.html in the folder of the
+        run or in the current one, or nowhere with --only. A report that is there is replaced.
     as_json
         Print one JSON object at the end instead of tables.
     """
     from npxl.audit import audit
+    from npxl.audit.html import check_target, write_html
     from npxl.training.run import Run
 
-    command = ["npxl", "audit"]
+    words: list[str] = []
     if run is None:
         model_config, _, _ = configured(preset, config, {})
-        command += [] if preset is None else ["--preset", preset]
-        command += [] if config is None else ["--config", str(config)]
+        words += [] if preset is None else ["--preset", preset]
+        words += [] if config is None else ["--config", str(config)]
     elif config is None and preset is None:
         model_config = Run.open(run).model_config
-        command += [str(run)]
+        words += [str(run)]
     else:
         raise NpxlError("A run has a configuration of its own: give RUN, or --config and --preset.")
+    target = html
+    if html is None and not only:
+        target = (run or Path()) / "audit.html"
+    if target == Path("none"):
+        target = None
+    if target is not None:
+        check_target(target)
     console = None if as_json else Console()
-    report = audit(model_config, seed, console, only=only or (), command=command)
+    report = audit(model_config, seed, console, only=only or (), command=["npxl", "audit", *words])
+    if target is not None:
+        write_html(report, target, " ".join(words) or "the default configuration")
     if as_json:
-        print_json(report.as_json())
+        print_json({**report.as_json(), "html": None if target is None else str(target)})
+    elif target is not None:
+        print(f"Report: {target}")
     return 0 if report.passed else 1

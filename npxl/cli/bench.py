@@ -61,8 +61,7 @@ def bench(
     threads
         Threads of each side; one a core when not given.
     roofline
-        Draw the results below what this machine allows, into this file (.png, .svg or .pdf); needs
-        the extra plot.
+        Draw the results below what this machine allows, into this file (.png, .svg or .pdf).
     as_json
         Print one JSON object.
     """

@@ -32,7 +32,7 @@ def convert(
     out: Path,
     to: Literal["npxl", "transfoxl"] | None = None,
     args: Path | None = None,
-    checkpoint: Which = "best",
+    checkpoint: Which | None = None,
     changes: Annotated[Changes | None, Parameter(name="*")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +50,8 @@ def convert(
     args
         File of the original code's arguments, JSON or TOML, for its state dict.
     checkpoint
-        Of a run, the model with the best validation score, or the last one.
+        Of a run, the model with the best validation score, or the last one; the best when not
+        given.
     as_json
         Print one JSON object instead of tables.
     """
@@ -58,9 +59,11 @@ def convert(
     from npxl.training.run import Run
 
     is_run = (source / "run.json").is_file()
-    if is_run and args is not None:
-        raise NpxlError("A run has a configuration of its own: leave out --args.")
-    model = Run.open(source).model(checkpoint) if is_run else source
+    if checkpoint is not None and not is_run:
+        raise NpxlError(
+            f"{source} is no run, which alone has several models: leave --checkpoint out."
+        )
+    model = Run.open(source).model(checkpoint or "best") if is_run else source
     done = convert(model, out, to, args, **(changes or {}))
     summary = {
         "from": done.source,

@@ -31,12 +31,17 @@ def unpacked(archive: Path, wanted: Callable[[str], bool]) -> Path:
                 path = PurePosixPath(member.filename)
                 if wanted(str(path)) and not path.is_absolute() and ".." not in path.parts:
                     _unpack(contents, member, folder / path)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
-        raise NpxlError(f"{archive} cannot be unpacked: {error}.") from error
-    except OSError as error:
+    except (NpxlError, MemoryError):
+        raise
+    except Exception as error:  # of many kinds, for an archive that is damaged
+        if isinstance(error, OSError) and error.errno is not None:
+            raise NpxlError(
+                f"{archive} cannot be unpacked into {folder} ({error.strerror}): unpack it "
+                "yourself, or let NPXL_CACHE_DIR name another folder."
+            ) from error
         raise NpxlError(
-            f"{archive} cannot be unpacked into {folder} ({error.strerror}): unpack it yourself, "
-            "or let NPXL_CACHE_DIR name another folder."
+            f"{archive} cannot be unpacked ({error}): it is damaged, cut short or none that "
+            "Python reads; get it again, or unpack it yourself."
         ) from error
     return folder
 

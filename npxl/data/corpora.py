@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from npxl.config import DatasetName, VocabularyKind
+from npxl.config import DatasetName, VocabularyKind, checked_int
 from npxl.data.encoded import Encoded, Recipe, digest_of, encode, map_file, vocabulary_of
 from npxl.data.layouts import PERCENT, Found, find, missing
 from npxl.data.sources import Source, Survey, count_characters, opened, whole_file
@@ -167,8 +167,7 @@ def load_corpus(
             raise NpxlError(
                 f"{name} is {value!r}, but it must be one of {', '.join(filter(None, choices))}."
             )
-    if min_count is not None and min_count < 1:
-        raise NpxlError(f"min_count is {min_count!r}, but it must be at least 1.")
+    min_count = checked_int("min_count", min_count, minimum=1, optional=True)
     known = DATASETS[dataset]
     path = _locate(path_or_name, dataset)
     if vocab is None and (tokenizer is not None or vocabulary == "subwords"):
@@ -183,8 +182,9 @@ def load_corpus(
     surveys = {split: source.survey() for split, source in found.sources.items()}
     digests = {split: survey.digest for split, survey in surveys.items()}
     if vocab is None:
-        vocab = _vocabulary_of(known, kind, min_count or known.min_count, found, digests)
+        vocab = _vocabulary_of(known, kind, min_count, found, digests)
     splits = _splits(found.sources, surveys, vocab)
+    remarks = found.remarks or _remarks_on(vocab, known)
     return Corpus(
         name=path_or_name if path_or_name in BUNDLED else path.resolve().name,
         path=path,
@@ -193,7 +193,7 @@ def load_corpus(
         train=splits["train"],
         valid=splits.get("valid"),
         test=splits.get("test"),
-        remarks=found.remarks or _remarks_on(vocab, known),
+        remarks=(*remarks, *_missing_splits(known, path, found)),
     )
 
 
@@ -260,15 +260,20 @@ def _subwords(
 def _vocabulary_of(
     known: Dataset,
     kind: VocabularyKind,
-    min_count: int,
+    min_count: int | None,
     found: Found,
     digests: Mapping[str, str],
 ) -> Vocabulary:
     if kind == "bytes":
         return ByteVocabulary()
     if kind == "words" and found.words is not None:
+        if min_count is not None:
+            raise NpxlError(
+                f"min_count is {min_count}, but no words are counted where their list is in "
+                f"{found.words}: leave min_count out, or move that file elsewhere."
+            )
         return WordVocabulary.from_file(found.words, known.words)
-    recipe = Recipe(kind, min_count, known.words, known.counted)
+    recipe = Recipe(kind, min_count or known.min_count, known.words, known.counted)
     return vocabulary_of(found.sources, digests, recipe)
 
 
@@ -279,6 +284,14 @@ def _remarks_on(vocab: Vocabulary, known: Dataset) -> tuple[str, ...]:
         f"The vocabulary has {vocab.size:,} {vocab.kind}, and not the {known.vocab_size:,} of all "
         f"of {known.title}: scores cannot be compared with published ones.",
     )
+
+
+def _missing_splits(known: Dataset, path: Path, found: Found) -> tuple[str, ...]:
+    """Of a benchmark, which has all three."""
+    lacks = [split for split in PERCENT if split not in found.sources]
+    if known.layout is None or not lacks:
+        return ()
+    return (f"{path} has no {' and no '.join(lacks)} split of {known.title}.",)
 
 
 def _splits(

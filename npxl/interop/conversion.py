@@ -92,9 +92,19 @@ def _read(
     source: str | Path | TransformerXL, options: str | Path | Mapping[str, Any] | None
 ) -> tuple[Source, TransformerXL]:
     if isinstance(source, TransformerXL):
+        if options is not None:
+            raise NpxlError(
+                "Options of the original code (--args) belong to its state dict, but this is a "
+                "model of npxl, which has its own: leave them out."
+            )
         return "npxl", source
     path = Path(source)
     if options is not None:
+        if path.is_dir():
+            raise NpxlError(
+                f"{path} is a folder, but options of the original code (--args) belong to its "
+                "state dict: name that file, or leave them out for a folder of TransfoXL's."
+            )
         return "original", read_original(path, options)
     if path.is_dir():
         return "transfoxl", read_transfoxl(path)

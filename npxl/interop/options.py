@@ -47,7 +47,8 @@ def without_aliases(values: Mapping[str, Any], aliases: Mapping[str, str]) -> di
     found: dict[str, Any] = {}
     for name, value in values.items():
         name = aliases.get(name, name)
-        if found.setdefault(name, value) != value:
+        first = found.setdefault(name, value)
+        if first is not value and first != value:  # NaN is not equal to itself
             others = [alias for alias, meant in aliases.items() if meant == name]
             raise NpxlError(
                 f"{name} has two values, {found[name]!r} and {value!r}; it is also called "
@@ -94,11 +95,17 @@ def list_of(values: Mapping[str, Any], name: str) -> list[Any]:
     return list(value or [])
 
 
+def bool_of(values: Mapping[str, Any], name: str) -> bool:
+    """An option that is true or false, and nothing that could be taken for it."""
+    value = values[name]
+    if not isinstance(value, bool):
+        raise NpxlError(f"{name} is {value!r}, but it must be true or false.")
+    return value
+
+
 def _window(values: Mapping[str, Any]) -> int | None:
     """Keys that a query sees at most, itself included: mem_len, not one more, with same_length."""
-    same_length, mem_len = values["same_length"], values["mem_len"]
-    if not isinstance(same_length, bool):
-        raise NpxlError(f"same_length is {same_length!r}, but it must be true or false.")
+    same_length, mem_len = bool_of(values, "same_length"), values["mem_len"]
     if same_length and mem_len == 0:
         raise NpxlError(
             "same_length is true and mem_len 0, with which every key is hidden from every query: "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig, checked_int
 from npxl.errors import NpxlError
-from npxl.interop.options import fields_of, list_of, read_options
+from npxl.interop.options import bool_of, fields_of, list_of, read_options
 from npxl.interop.state_dicts import StateDict, open_state_dict
 from npxl.interop.tensors import ORIGINAL, read_model
 from npxl.models.transformer_xl import TransformerXL
@@ -161,19 +161,20 @@ def _by_names_of_the_class(given: Mapping[str, Any]) -> dict[str, Any]:
         values.pop("d_embed", None)
     for name, means_tied in (("tied", True), ("not_tied", False)):
         if name in values:
-            tie_weight = values[name] if means_tied else not values[name]
+            tie_weight = bool_of(values, name) is means_tied
             if values.setdefault("tie_weight", tie_weight) != tie_weight:
                 raise NpxlError(
                     f"{name} is {values[name]!r}, but another option says the opposite: leave the "
                     "wrong one out."
                 )
     if values.get("adaptive") and "cutoffs" not in values:
-        if values.get("dataset") not in _ADAPTIVE:
+        dataset = values.get("dataset")
+        if dataset not in list(_ADAPTIVE):  # which is asked of any value, not of keys alone
             raise NpxlError(
-                f"adaptive is true and dataset {values.get('dataset')!r}, but the original has "
+                f"adaptive is true and dataset {dataset!r}, but the original has "
                 f"cut-offs for {' and '.join(_ADAPTIVE)} alone: give cutoffs."
             )
-        values |= _ADAPTIVE[values["dataset"]]
+        values |= _ADAPTIVE[dataset]
     return values
 
 

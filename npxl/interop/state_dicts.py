@@ -57,19 +57,34 @@ class _TorchFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._tensors = _loaded(path)
-        self.specs = {name: _spec(tensor) for name, tensor in self._tensors.items()}
+        self.specs = {name: self._spec(name) for name in self._tensors}
 
     def __getitem__(self, name: str) -> Array:
-        tensor = self._tensors[name].detach()
-        array: Array = (tensor if tensor.dtype.itemsize != 2 else tensor.float()).numpy()
+        # What is conjugate or negative is so by a mark, which NumPy does not know.
+        tensor = self._tensors[name].detach().resolve_conj().resolve_neg()
+        array: Array = (tensor.float() if _is_half(tensor) else tensor).numpy()
         return array
 
+    def _spec(self, name: str) -> ArraySpec:
+        tensor = self._tensors[name]
+        kind = "float32" if _is_half(tensor) else str(tensor.dtype).removeprefix("torch.")
+        try:
+            dtype = np.dtype(kind)
+        except TypeError:
+            dtype = None
+        is_array = str(tensor.layout) == "torch.strided" and not tensor.is_meta
+        if dtype is None or not is_array:
+            form = "without values" if tensor.is_meta else str(tensor.layout)
+            raise NpxlError(
+                f"{self.path} holds a tensor that is no array of NumPy's ({name} is "
+                f"{tensor.dtype}, {form}); save it as a dense one of float32."
+            )
+        return ArraySpec(dtype, tuple(tensor.shape))
 
-def _spec(tensor: Any) -> ArraySpec:
-    # Numbers of two bytes are read as float32, because NumPy lacks bfloat16.
-    is_half = tensor.dtype.is_floating_point and tensor.dtype.itemsize == 2
-    name = "float32" if is_half else str(tensor.dtype).removeprefix("torch.")
-    return ArraySpec(np.dtype(name), tuple(tensor.shape))
+
+def _is_half(tensor: Any) -> bool:
+    """Whether it is read as float32, because NumPy lacks bfloat16."""
+    return bool(tensor.dtype.is_floating_point and tensor.dtype.itemsize == 2)
 
 
 def _loaded(path: Path) -> dict[str, Any]:
@@ -85,6 +100,12 @@ def _loaded(path: Path) -> dict[str, Any]:
     is_tensor = torch.is_tensor
     if not isinstance(tensors, dict) or not all(map(is_tensor, tensors.values())):
         raise _not_tensors(path)
+    for name in tensors:
+        if not isinstance(name, str):
+            raise NpxlError(
+                f"{path} is no state dict: its tensors have names such as {name!r}, which is no "
+                "string."
+            )
     return tensors
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from npxl.config import ModelConfig
 from npxl.errors import NpxlError
 from npxl.files import atomic_write, new_folder
-from npxl.interop.options import SAME, fields_of, list_of, read_options, without_aliases
+from npxl.interop.options import SAME, bool_of, fields_of, list_of, read_options, without_aliases
 from npxl.interop.state_dicts import open_state_dict
 from npxl.interop.tensors import HUGGING_FACE, assembled, read_model, tensors
 from npxl.models.transformer_xl import TransformerXL
@@ -117,7 +117,7 @@ def config_from_transfoxl(values: Mapping[str, Any]) -> ModelConfig:
             f"tie_weight is {values['tie_weight']!r}, but TransfoXL goes by tie_word_embeddings, "
             f"which is {tie_weight!r}: remove tie_weight if that is right."
         )
-    shares = bool(values["proj_share_all_but_first"])
+    shares = bool_of(values, "proj_share_all_but_first")
     first_is_own = [False] + [shares] * len(list_of(values, "cutoffs"))
     return ModelConfig(
         **fields_of({"tie_projs": first_is_own, **values}),

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.frame import Picture
 from npxl.config import ModelConfig, TrainConfig
 from npxl.layers.attention import attention_probabilities
 from npxl.models.transformer_xl import TransformerXL, TransformerXLForward
+from npxl.page.pictures import Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.lab import Lab
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN

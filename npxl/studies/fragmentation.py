@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from npxl.audit.frame import Picture
 from npxl.config import ModelConfig, TrainConfig
 from npxl.inference import score
+from npxl.page.pictures import Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_7

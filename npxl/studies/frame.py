@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npxl.audit.frame import Picture
+from npxl.page.pictures import Picture
 
 if TYPE_CHECKING:
     from npxl.studies.lab import Lab

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from npxl.audit.frame import Picture
 from npxl.config import AttentionType, ModelConfig, TrainConfig
 from npxl.inference import score
 from npxl.models import LanguageModel
+from npxl.page.pictures import Picture
 from npxl.studies.frame import Cell, Result, Statement, Study, Table
 from npxl.studies.lab import Lab
 from npxl.studies.paper import EVALUATED_WITH, TRAINED_FOR

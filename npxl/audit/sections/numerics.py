@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl import reference
-from npxl.audit.frame import Check, Figure, Picture, Progress, Result, Rows, Section, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject
 from npxl.audit.gradients import reference_mask
 from npxl.audit.sections.precision import (
     far_positions,
@@ -24,6 +24,7 @@ from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
 from npxl.layers.dropout import MaskKey
 from npxl.models.transformer_xl import TransformerXL
+from npxl.page.pictures import Picture
 from npxl.training.optimizers import SGD, Adagrad, Adam, gradient_norm
 
 Array = NDArray[Any]

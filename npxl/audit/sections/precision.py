@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.frame import Figure, Picture, Progress, Result, Subject
+from npxl.audit.frame import Figure, Progress, Result, Subject
 from npxl.audit.reach import layer_outputs
 from npxl.audit.scaling import scaled_down
-from npxl.config import ModelConfig
 from npxl.layers.positions import sinusoid
 from npxl.models.transformer_xl import TransformerXL
+from npxl.page.pictures import Picture
 
 Array = NDArray[Any]
 
@@ -23,24 +22,9 @@ EPSILON = 2.0**-23
 """Of float32: the distance from 1 to the next number."""
 
 LONG, _LONG_SEGMENT, _LONG_ROUNDING = 10_000, 500, 1e-4
-_LONG_MODEL = {
-    "vocab_size": 32, "n_layer": 2, "n_head": 2, "d_model": 16, "d_head": 8, "d_inner": 32,
-    "mem_len": 5, "clamp_len": 1000, "ext_len": 0,
-}  # fmt: skip
 _FURTHEST = 20_000
-_MODERATE = {
-    "vocab_size": 256, "n_layer": 6, "n_head": 4, "d_model": 64, "d_head": 16, "d_inner": 128,
-    "mem_len": 48, "clamp_len": 64, "ext_len": 0,
-}  # fmt: skip
 _SEGMENT = 24
 _MOST_GROWTH = 2.0
-
-
-def _moderate(config: ModelConfig) -> ModelConfig:
-    """Of a size at which sums gather rounding, with weights that keep the size of their input."""
-    moderate = scaled_down(config, _MODERATE)
-    std = 1 / math.sqrt(moderate.d_model)
-    return replace(moderate, init_std=std, proj_init_std=std)
 
 
 def allowed(n: Any) -> Any:
@@ -49,7 +33,7 @@ def allowed(n: Any) -> Any:
 
 
 def precision(subject: Subject, progress: Progress) -> Iterable[Result]:
-    config = _moderate(subject.config)
+    config = replace(scaled_down(subject.config, larger=True), ext_len=0)
     single = TransformerXL(config, subject.seed, np.float32)
     double = single.astype(np.float64)
     draw, length = subject.draw("numerics/precision"), 8 * _SEGMENT
@@ -106,9 +90,10 @@ def _growth(errors: Array) -> float:
 
 def long_memory(subject: Subject, progress: Progress) -> Iterable[Result]:
     """Read 10,000 tokens in either precision, of which nothing is forgotten."""
+    config = scaled_down(subject.config, larger=True)
     config = replace(
-        scaled_down(subject.config, _LONG_MODEL),
-        mem_len=LONG, attn_window=None, initial_memory="empty", init_std=0.25, proj_init_std=0.25,
+        config, n_layer=min(config.n_layer, 2), mem_len=LONG, attn_window=None, ext_len=0,
+        initial_memory="empty",
     )  # fmt: skip
     single = TransformerXL(config, subject.seed, np.float32)
     double = single.astype(np.float64)

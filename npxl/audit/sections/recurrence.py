@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.frame import Check, Figure, Picture, Progress, Result, Rows, Section, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject
 from npxl.audit.invariants import cases, cut, row
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
 from npxl.inference.evaluation import score, warm_up_segments
@@ -26,6 +26,7 @@ from npxl.invariants.recurrence import (
 )
 from npxl.invariants.states import check_memory_is_constant, check_memory_update
 from npxl.models.transformer_xl import TransformerXL
+from npxl.page.pictures import Picture
 
 Array = NDArray[Any]
 

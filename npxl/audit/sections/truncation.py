@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npxl import reference
-from npxl.audit.frame import Check, Figure, Picture, Progress, Result, Rows, Section, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject
 from npxl.audit.segments import segment
 from npxl.config import ModelConfig
 from npxl.models.transformer_xl import TransformerXL
+from npxl.page.pictures import Picture
 from npxl.params import Params
 
 Array = NDArray[Any]
@@ -74,11 +74,6 @@ class _TwoSegments:
         return reference.forward(self.params, self.config, inputs, targets, states)
 
 
-@lru_cache(maxsize=1)
-def _two_segments(subject: Subject) -> _TwoSegments:
-    return _TwoSegments(subject)
-
-
 def _writes_memory(name: str, config: ModelConfig) -> bool:
     """Whether a tensor has a part in what is cached: all but the last layer's and the output's."""
     parts = name.split(".")
@@ -88,7 +83,7 @@ def _writes_memory(name: str, config: ModelConfig) -> bool:
 
 
 def _run_proof(subject: Subject, progress: Progress) -> Iterator[Result]:
-    two = _two_segments(subject)
+    two = _TwoSegments(subject)
     if two.n_seen == 0:
         yield Result.nothing("gradients", _NOTHING)
         return
@@ -112,18 +107,19 @@ def _run_proof(subject: Subject, progress: Progress) -> Iterator[Result]:
 
 
 def _run_memory(subject: Subject, progress: Progress) -> Iterator[Result]:
-    two = _two_segments(subject)
+    two = _TwoSegments(subject)
     if two.n_seen == 0:
         yield Result.nothing("memory", _NOTHING)
         return
     model, part, draw = two.model, two.part, subject.draw("truncation/memory")
-    scale = np.abs(two.truncated.flat).max()
+    scale = max(np.abs(gradient).max() for gradient in two.truncated.values())
     for n, states in enumerate(part.memory.layers):
         slope = abs(two.memory_slope(n, draw.standard_normal(states.shape)))
         detail = "The loss does depend on it, along a random direction."
         yield Result.of(f"slope by layer {n}'s memory", slope / scale, None, detail,
                         at_least=_LEAST_DIFFERENCE)  # fmt: skip
-    fwd = model.forward(part.inputs, part.targets, part.memory)
+    embedded = model.embed(part.inputs)
+    fwd = model.forward(part.inputs, part.targets, part.memory, embedded=embedded)
     before = part.memory.states.copy()
     grads = model.backward(fwd, part.dnll)
     others = set(grads) - set(model.params)
@@ -141,9 +137,9 @@ def _run_memory(subject: Subject, progress: Progress) -> Iterator[Result]:
     shared = sum(
         np.shares_memory(states, array)
         for states in made.layers
-        for array in (part.memory.states, *_arrays(fwd.stack))
+        for array in (part.memory.states, embedded, *_arrays(fwd.stack))
     )
-    detail = "With the memory before, or with anything that the backward pass reads."
+    detail = "With the memory before, with what was read, or with what the backward pass needs."
     yield Result("arrays of memory that share storage", {"number": Figure.zero(shared)}, detail)
 
 
@@ -168,7 +164,7 @@ def _arrays(cache: Any) -> Iterator[Array]:
 
 
 def _run_left_out(subject: Subject, progress: Progress) -> Iterator[Result]:
-    two = _two_segments(subject)
+    two = _TwoSegments(subject)
     if two.n_seen == 0:
         yield Result.nothing("gradients", _NOTHING)
         return

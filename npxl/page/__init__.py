@@ -1,0 +1,1 @@
+"""Pages that any browser shows without a network: text, equations and figures in one file."""
