@@ -21,7 +21,9 @@ from test_reading_kernels import EDGES, EDGES_OF_ONE, check_one, check_packed
 import npxl.kernels
 import npxl.layers
 from npxl import MaskKey, ModelConfig, NpxlError
+from npxl.audit import audit, scaling
 from npxl.audit.gradients import gradcheck
+from npxl.audit.sections import gradients
 from npxl.audit.twins import plain
 from npxl.kernels import vectors
 from npxl.kernels.one_token import attention_of_one
@@ -73,7 +75,7 @@ def flipped(function, part):
     return wrong
 
 
-@pytest.mark.parametrize(
+each_flip = pytest.mark.parametrize(
     ("function", "part", "wrong"),
     [
         *(
@@ -115,16 +117,38 @@ def flipped(function, part):
         ("dropout_backward", "return", "layers.*"),
     ],
 )
-def test_the_tensors_that_a_wrong_sign_spoils_are_named(monkeypatch, function, part, wrong):
+
+
+def flip(monkeypatch, function, part):
+    """Flips it; returns a configuration that uses it."""
     module = decoder_layer if hasattr(decoder_layer, function) else transformer_xl
     monkeypatch.setattr(module, function, flipped(getattr(module, function), part))
     kinds = {"shaw": "shaw", "content": "vaswani", "add": "al-rfou"}
     kind = kinds.get(function.partition("_")[0], "dai")
-    config = replace(CONFIG, attn_type=kind, clamp_len=2, untie_r=kind == "dai")
-    report = check(config)
+    return replace(CONFIG, attn_type=kind, clamp_len=2, untie_r=kind == "dai")
+
+
+def named(patterns, names):
+    return {name for name in names if any(fnmatch(name, each) for each in patterns.split())}
+
+
+@each_flip
+def test_the_tensors_that_a_wrong_sign_spoils_are_named(monkeypatch, function, part, wrong):
+    report = check(flip(monkeypatch, function, part))
     names = [check.name for check in report.tensors]
-    expected = {name for name in names if any(fnmatch(name, each) for each in wrong.split())}
-    assert {check.name for check in report.failures} == expected
+    assert {check.name for check in report.failures} == named(wrong, names)
+
+
+@each_flip
+def test_the_audit_names_them_too(monkeypatch, function, part, wrong):
+    for name, size in scaling._LARGEST.items():
+        monkeypatch.setitem(scaling._LARGER, name, size)  # sooner done
+    monkeypatch.setattr(gradients, "_LARGER_TGT_LEN", 3)
+    report = audit(flip(monkeypatch, function, part), only=["gradients/larger"])
+    assert not report.passed
+    (outcome,) = report.outcomes
+    names = [result.name for result in outcome.results]
+    assert {result.name for result in outcome.failures} - {"all"} == named(wrong, names)
 
 
 # Every + and - of the source of every backward function, exchanged

@@ -133,17 +133,17 @@ class GradientReport:
 
     def __str__(self) -> str:
         console = Console(width=140, file=io.StringIO(), record=True)
-        console.print(self.table(every_step=True))
+        console.print(self.table())
         console.print(self.summary(), highlight=False)
         return console.export_text()
 
-    def table(self, every_step: bool = False) -> Table:
-        """One row a tensor, in 80 columns; in 140 with the error at every step, and where.
+    def table(self) -> Table:
+        """One row a tensor, in 140 columns.
 
         Where there is less room, names go on in the next line and numbers stay whole.
         """
         failures = self.failures
-        rows = [self._cells(check, every_step) for check in self.tensors]
+        rows = list(map(self._cells, self.tensors))
         table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("\ntensor", overflow="fold")
         for header in rows[0]:
@@ -153,25 +153,20 @@ class GradientReport:
             table.add_row(check.name, *cells.values(), style=style)
         return table
 
-    def _cells(self, check: TensorCheck, every_step: bool) -> dict[str, str]:
+    def _cells(self, check: TensorCheck) -> dict[str, str]:
         """What stands beside a tensor's name, by the header of its column."""
-        errors = {"best\ncentral": check.best_central.relative}
-        if every_step:
-            steps = zip(self.steps, check.central, strict=True)
-            errors = {f"\nh = {step:.0e}": error.relative for step, error in steps}
-            errors["\nh → 0"] = check.extrapolated.relative
-        cells = {
+        steps = zip(self.steps, check.central, strict=True)
+        return {
             "\nentries": f"{check.entries}/{math.prod(check.shape)}",
             "max\n|grad|": f"{check.largest:.1e}",
-            **{header: f"{error:.1e}" for header, error in errors.items()},
+            **{f"\nh = {step:.0e}": f"{error.relative:.1e}" for step, error in steps},
+            "\nh → 0": f"{check.extrapolated.relative:.1e}",
             "\norder": f"{check.order:.1f}",
             "\ncomplex": f"{check.complex_step.relative:.1e}",
             "\ndirection": f"{check.direction:.1e}",
+            "\nworst at": str(list(check.complex_step.index)),
+            "\nkinks": str(sum(check.crossings)),
         }
-        if every_step:
-            cells["\nworst at"] = str(list(check.complex_step.index))
-            cells["\nkinks"] = str(sum(check.crossings))
-        return cells
 
     def summary(self) -> str:
         """The verdict in a few lines."""
