@@ -39,7 +39,9 @@ def _compiled(subject: Subject, progress: Progress) -> Iterable[Result]:
     found = {}
     for n, dtype in enumerate((np.float64, np.float32)):
         progress(n, 2)
-        dropout = {name: getattr(subject.small, name) or 0.25 for name in ("dropout", "dropatt")}
+        dropout: dict[str, Any] = {
+            name: getattr(subject.small, name) or 0.25 for name in ("dropout", "dropatt")
+        }
         model = subject.model(dtype, **dropout)
         with beside_their_twins() as found[np.dtype(dtype).name]:
             _use_everything(model, subject.draw("numerics/compiled"))
