@@ -39,6 +39,7 @@ from npxl.invariants.protocol import Implementation, capabilities, declared
 from npxl.invariants.randomness import (
     check_determinism,
     check_dropout_masks,
+    check_dropout_scale,
     check_generation,
 )
 from npxl.invariants.recurrence import (
@@ -76,6 +77,7 @@ CHECKS: Mapping[str, Check[Any]] = {
         check_gradient_linearity,
         check_stop_gradient,
         check_dropout_masks,
+        check_dropout_scale,
         check_dropout_gradients,
     )
 }

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from npxl.invariants.comparing import (
     differences,
     equal_scores,
-    require_distances,
     require_scores_that_vary,
     worst,
 )
 from npxl.invariants.dependence import reach
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
-from npxl.invariants.protocol import Generates, Implementation, Trains, declared
+from npxl.invariants.protocol import Generates, Implementation, Trains, declared, offering
 from npxl.invariants.reading import read
 
 Array = NDArray[Any]
@@ -95,6 +94,56 @@ def check_dropout_masks(implementation: Trains, case: Case) -> Finding:
     )
 
 
+@check("losses", "dropout", "memory")
+def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
+    """What dropout keeps is scaled up by as much as it drops, so that averages stay as they are.
+
+    Seen in the memory of the first layer, embeddings after dropout: each number is 0 or c times
+    that of evaluation, and the part that is kept is 1/c (Srivastava et al. 2014, section 10).
+
+    Broken by a scale that is left out or applied in the other direction, and by a rate that is
+    taken for the part that is kept.
+    """
+    text = case.text(implementation)
+    inputs, targets = text[:, :-1], text[:, 1:]
+
+    def embeddings(reader: Any) -> Array:
+        start = reader.start(len(inputs))
+        return np.array(reader.memory(reader.nll(inputs.copy(), targets.copy(), start)[1])[0])
+
+    if offering(implementation.train(case.seed), "memory") is None:
+        raise Inapplicable("In training, its memory cannot be looked at.")
+    if implementation.mem_len == 0:
+        raise Inapplicable("It has no memory to look at.")
+    evaluated = embeddings(implementation)
+    told = np.abs(evaluated) > 1e-3 * np.abs(evaluated).max(initial=0)
+    if not told.any():
+        raise Vacuous("Its memory keeps nothing, or zeros.")
+    n_seeds = -(-_ENOUGH_TO_COUNT // int(told.sum()))
+    factors = np.array([
+        embeddings(implementation.train(case.seed + n))[told] / evaluated[told]
+        for n in range(n_seeds)
+    ])  # fmt: skip
+    kept = factors[factors != 0]
+    if kept.size == factors.size:
+        raise Vacuous("Its embeddings are not dropped.")
+    scale = float(np.median(kept)) if kept.size else 0.0
+    spread = float(np.abs(kept - scale).max(initial=0))
+    mean, deviation = scale * kept.size / factors.size, 0.0
+    if scale > 1:
+        deviation = float(np.sqrt((scale - 1) / factors.size))
+    allowed = 6 * deviation
+    if not (spread <= 1e-3 and abs(mean - 1) <= allowed):
+        raise InvariantBroken(
+            expected=f"numbers that are dropped or scaled up, by 1 on average, to {allowed:.2g}",
+            found=f"{kept.size} of {factors.size} that are kept and scaled by {scale:.6g} ± "
+            f"{spread:.2g}, by {mean:.4g} on average",
+            where=f"the memory of layer 0, seeds {case.seed} to {case.seed + n_seeds - 1}",
+            usually="a factor 1 / (1 − p) that is left out, or a rate of keeping taken for p.",
+        )
+    return Finding(abs(mean - 1), allowed, "how far the average factor is from 1", factors.size)
+
+
 @check("generation")
 def check_generation(implementation: Generates, case: Case) -> Finding:
     """Generation's log-probabilities are those of reading the text that it wrote.
@@ -105,9 +154,8 @@ def check_generation(implementation: Generates, case: Case) -> Finding:
     Broken by a prompt that is fed again beside its own memory, or from its second token on, by a
     token that is read twice or never, and by log-probabilities after temperature.
     """
-    require_distances(implementation)
     n_tokens = case.length
-    if reach(implementation) is None:
+    if reach(implementation) is None or not declared(implementation, "encodes_distances"):
         if declared(implementation, "initial_memory") == "zeros" and implementation.mem_len > 0:
             raise Inapplicable("How many zeros a token sees depends on where the text is cut.")
         n_tokens = min(n_tokens, implementation.mem_len + 1)
@@ -134,20 +182,34 @@ def check_generation(implementation: Generates, case: Case) -> Finding:
             usually="a continuation that is returned together with its prompt.",
         )
     text = np.concatenate([prompt, tokens])[None]
-    scores, _ = implementation.log_probs(text[:, :-1], implementation.start(1))
-    require_scores_that_vary(implementation, np.asarray(scores))
-    of_targets = np.take_along_axis(np.asarray(scores), text[:, 1:, None], 2)[..., 0]  # [1, n]
+    scores = _after_each(implementation, text[:, :-1], n_prompt)
+    require_scores_that_vary(implementation, scores)
+    of_targets = np.take_along_axis(scores, text[:, n_prompt:, None], 2)[..., 0]  # [1, n]
     return equal_scores(
         implementation,
         np.asarray(found)[None],
-        of_targets[:, n_prompt - 1 :],
+        of_targets,
         expected=f"log-probabilities of one pass over prompt and continuation ({where})",
         usually="a prompt that is fed again beside its own memory, a token that is read twice, or "
         "log-probabilities after temperature.",
     )
 
 
+def _after_each(implementation: Implementation, text: Array, first: int) -> Array:
+    """log p after each token of `text` [1, K] from number `first` − 1 on, [1, n, V].
+
+    In one pass; with encodings of places, which may count from the segment's end, in one for each.
+    """
+    start = implementation.start(1)
+    if declared(implementation, "encodes_distances"):
+        return np.asarray(implementation.log_probs(text, start)[0])[:, first - 1 :]
+    stops = range(first, text.shape[1] + 1)
+    passes = [implementation.log_probs(text[:, :stop].copy(), start)[0] for stop in stops]
+    return np.concatenate([np.asarray(scores)[:, -1:] for scores in passes], axis=1)
+
+
 _ENOUGH_TO_DROP = 24
+_ENOUGH_TO_COUNT = 1000
 
 
 def _differ(a: Array, b: Array) -> bool:

@@ -61,9 +61,7 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
                 where=where,
                 usually="states that are kept in another order, or the first in place of the last.",
             )
-        # With an encoding of places, states may depend on how long their segment is.
-        comparable = range(n_old, length) if declared(implementation, "encodes_distances") else ()
-        for slot in comparable:
+        for slot in range(n_old, length):
             token = slot + (end - length) - old.shape[2]  # of the inputs
             _, short = implementation.log_probs(inputs[:, : token + 1 + ext_len].copy(), state)
             last = implementation.memory(short)[layers, :, -1]  # [N, B, d]
