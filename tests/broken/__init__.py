@@ -1,0 +1,1 @@
+"""Models that are broken on purpose, each by one line: what the checks have to catch."""
