@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,6 @@ from npxl.errors import NpxlError
 
 if TYPE_CHECKING:
     from npxl.studies import Outcome
-    from npxl.studies.frame import Cell
 
 _INTERRUPTED = 130
 
@@ -27,10 +27,12 @@ def study(
     corpus: str | None = None,
     out: Path = Path("studies"),
     as_json: AsJson = False,
+    words: Annotated[Sequence[str], Parameter(parse=False)] = (),
 ) -> int:
     """Measure what the paper claims about Transformer-XL, and show its figures beside.
 
-    Ctrl-C keeps what is finished, and the same command goes on from there.
+    Ctrl-C keeps what is finished, and the same command goes on from there. --all also writes all of
+    it on a page, index.html.
 
     Parameters
     ----------
@@ -46,8 +48,11 @@ def study(
         Folder for models, results and pictures, kept and used again.
     as_json
         Print one JSON object at the end instead of tables.
+    words
+        Of the whole command, for the record.
     """
     from npxl.studies import STUDIES, StudyStopped, conduct
+    from npxl.studies.page import write_page
 
     for name in names:
         if name not in STUDIES:
@@ -68,19 +73,24 @@ def study(
         found[each.name] = outcome
         if not as_json:
             _show(outcome, console)
+    if every:
+        write_page(list(found.values()), out / "index.html", shlex.join(["npxl", *words]))
+        console.print(f"\nPage: {out / 'index.html'}", highlight=False)
     if as_json:
         print_json({name: outcome.as_json() for name, outcome in found.items()})
     return 0
 
 
 def _show(outcome: Outcome, console: Console) -> None:
+    from npxl.studies.page import duration, shown
+
     for table in outcome.tables:
-        shown = Table(title=table.title, title_justify="left", box=None, pad_edge=False)
+        shown_table = Table(title=table.title, title_justify="left", box=None, pad_edge=False)
         for n, column in enumerate(table.columns):
-            shown.add_column(column, justify="right" if n else "left", overflow="fold")
+            shown_table.add_column(column, justify="right" if n else "left", overflow="fold")
         for row in table.rows:
-            shown.add_row(*map(_formatted, row))
-        console.print(shown)
+            shown_table.add_row(*map(shown, row))
+        console.print(shown_table)
         console.print()
     for statement in outcome.statements:
         mark = "seen    " if statement.seen else "not seen"
@@ -88,13 +98,5 @@ def _show(outcome: Outcome, console: Console) -> None:
             f"{mark}  {statement.says} {statement.evidence}.", markup=False, highlight=False,
             style="" if statement.seen else "red",
         )  # fmt: skip
-    measured, trained = (
-        timedelta(seconds=round(seconds)) for seconds in (outcome.seconds, outcome.training_seconds)
-    )
+    measured, trained = duration(outcome.seconds), duration(outcome.training_seconds)
     console.print(f"{measured} of measuring, after {trained} of training.", highlight=False)
-
-
-def _formatted(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    return f"{cell:,.4g}" if isinstance(cell, float) else str(cell)

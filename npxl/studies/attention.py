@@ -1,4 +1,9 @@
-"""What a trained model looks at: attention by layer, head and distance, and its part in memory."""
+"""What a trained model looks at: attention by layer, head and distance, and its part in memory.
+
+The probabilities $a_{ij}$ of every head of a trained model are averaged by distance $i - j$ over a
+text, and summed over the keys that are in memory. The paper shows such averages of one model and
+finds that most heads look at what is near, and some at all of the memory (appendix D).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,8 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig, TrainConfig
 from npxl.layers.attention import attention_probabilities
-from npxl.models.transformer_xl import TransformerXL, TransformerXLForward
-from npxl.page.pictures import Picture
+from npxl.models.transformer_xl import TransformerXL
+from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.lab import Lab
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN
@@ -32,8 +37,8 @@ class Setting:
     n_segments: int = 16
 
 
-def probabilities(model: TransformerXL, fwd: TransformerXLForward) -> Array:
-    """a of every layer [N, B, H, q, K], of a model with the paper's encoding."""
+def probabilities(model: TransformerXL, fwd: Any) -> Array:
+    """a of every layer [N, B, H, q, K] in a forward pass of a model with the paper's encoding."""
     attention = []
     for n, cache in enumerate(fwd.stack.layers):
         weights = model.layer(model.params, n).attention
@@ -122,7 +127,7 @@ def pictures(result: Result) -> Iterable[Picture]:
         for n, (axes, layer) in enumerate(zip(every, heads, strict=True)):
             for head in layer:
                 axes.plot(np.arange(1, len(head) + 1), head, linewidth=1)
-            axes.axvline(result["tgt_len"], color="black", linewidth=0.8, linestyle=":")
+            axes.axvline(result["tgt_len"], color=INK, linewidth=0.8, linestyle=":")
             axes.set(xscale="log", yscale="log", title=f"layer {n + 1}", xlabel="distance + 1")
             axes.set_ylim(1e-5, 1)
         every[0].set_ylabel("share of attention")
@@ -173,10 +178,7 @@ def statements(result: Result) -> Iterable[Statement]:
 STUDY = Study(
     "attention",
     "What attention is on",
-    "The paper shows of one model which relative positions its heads attend to (appendix D), and "
-    "finds heads that look at nearby tokens and heads that look at all of the memory. Here the "
-    "probabilities $a_{ij}$ of every head are averaged by their distance $i - j$ over a text, and "
-    "summed over the keys that are in memory.",
+    __doc__ or "",
     Setting(model=QUICK_MODEL, train=QUICK_TRAIN, n_segments=4),
     Setting(),
     run,

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npxl.page.pictures import Picture
-
 if TYPE_CHECKING:
-    from npxl.studies.lab import Lab
+    from npxl.page.pictures import Picture
+from npxl.studies.lab import Lab
 
 Cell = str | int | float | None
 Result = Mapping[str, Any]

@@ -70,7 +70,8 @@ class Lab:
 
         It must not train: that is counted by itself, and goes on where it was interrupted.
         """
-        path = self.folder / "parts" / f"{self._study}-{self._digest}-{name}.json"
+        label = f"{self._study}-{self._digest}-{name}".replace(" ", "-")
+        path = self.folder / "parts" / f"{label}.json"
         try:
             kept = json.loads(path.read_bytes())
         except (OSError, ValueError):  # not there; never half of it

@@ -1,22 +1,34 @@
-"""Reusing states (Dai et al. 2019, section 3.3): which encodings bear a memory, and how long."""
+r"""Reusing states (Dai et al. 2019, section 3.3): which encodings bear a memory, and how long.
+
+States can be reused if what a query knows of their positions is their distance. With positions that
+are added, a model that reads $E_\tau + U_{1 \dots L}$ and then $E_{\tau+1} + U_{1 \dots L}$ "has no
+information to distinguish the positional difference" (section 3.3). An encoding of distances also
+generalises to memories longer than those of training (section 4.1).
+
+The loss of a text is measured with memories from none to many times that of training: for the
+paper's encoding, with and without clamped distances, and for the two encodings of places, trained
+with the same memory and, as they are in the paper, without any.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from npxl.config import AttentionType, ModelConfig, TrainConfig
 from npxl.inference import score
 from npxl.models import LanguageModel
-from npxl.page.pictures import Picture
+from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Cell, Result, Statement, Study, Table
 from npxl.studies.lab import Lab
 from npxl.studies.paper import EVALUATED_WITH, TRAINED_FOR
-from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN
+from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
 from npxl.studies.statistics import Estimate, over_text
 from npxl.threads import available_cores
+
+_ENCODINGS = ("dai", "vaswani", "al-rfou")
 
 
 @dataclass(frozen=True)
@@ -36,19 +48,18 @@ def run(setting: Setting, lab: Lab) -> Result:
     furthest = tgt_len + trained_with - 1  # distance that training has shown
     tokens = lab.corpus.split(setting.split).tokens
 
-    def model(attn_type: AttentionType, mem_len: int) -> LanguageModel:
-        clamp_len = furthest if attn_type == "al-rfou" else None
-        config = replace(setting.model, attn_type=attn_type, mem_len=mem_len, clamp_len=clamp_len)
-        return lab.trained(config, setting.train).model("last")
+    def model(attn_type: AttentionType, recurrence: bool) -> LanguageModel:
+        variant = Variant(recurrence, attn_type)
+        return lab.trained(*variant.of(setting.model, setting.train)).model("last")
 
-    dai = model("dai", trained_with)
+    dai = model("dai", True)
     models = {
         "dai": dai,
         "dai, clamped": dai.reconfigured(clamp_len=furthest),
-        "vaswani": model("vaswani", trained_with),
-        "al-rfou": model("al-rfou", trained_with),
-        "vaswani, trained without": model("vaswani", 0),
-        "al-rfou, trained without": model("al-rfou", 0),
+        "vaswani": model("vaswani", True),
+        "al-rfou": model("al-rfou", True),
+        "vaswani, trained without": model("vaswani", False),
+        "al-rfou, trained without": model("al-rfou", False),
     }
     lengths = [round(multiple * trained_with) for multiple in setting.multiples]
 
@@ -86,9 +97,12 @@ def pictures(result: Result) -> Iterable[Picture]:
         axes = figure.subplots()
         for name, curve in result["curves"].items():
             means, errors = zip(*(point["loss"] for point in curve), strict=True)
-            style = "--" if "," in name else "-"
-            axes.errorbar(result["lengths"], means, errors, label=name, fmt="." + style, capsize=2)
-        axes.axvline(result["trained_with"], color="black", linewidth=0.8, linestyle=":")
+            encoding, *other = name.split(",")
+            axes.errorbar(
+                result["lengths"], means, errors, label=name, capsize=2,
+                color=f"C{_ENCODINGS.index(encoding)}", fmt=".--" if other else ".-",
+            )  # fmt: skip
+        axes.axvline(result["trained_with"], color=INK, linewidth=0.8, linestyle=":")
         axes.set_xscale("symlog", linthresh=max(1, result["trained_with"] // 4))
         axes.set(xlabel="memory in evaluation, tokens", ylabel="loss, nats")
         axes.legend()
@@ -121,7 +135,8 @@ def statements(result: Result) -> Iterable[Statement]:
         f"A memory {result['lengths'][-1] // result['trained_with']} times as long as in training "
         "helps no less.",
         longest.mean <= helped.mean + longest.error,
-        f"{longest} nats, {change('dai, clamped', -1)} with clamped distances",
+        f"{longest} nats, {change('dai, clamped', -1)} with clamped distances; the paper goes from "
+        f"{TRAINED_FOR} in training to {EVALUATED_WITH:,} in evaluation on enwik8",
     )
     for name in ("vaswani, trained without", "al-rfou, trained without"):
         harmed = change(name, at)
@@ -142,14 +157,7 @@ def statements(result: Result) -> Iterable[Statement]:
 STUDY = Study(
     "memory",
     "Memory in evaluation",
-    "States can be reused if what a query knows of their positions is their distance; with "
-    "positions that are added, a model that reads $E_\\tau + U_{1 \\dots L}$ and then "
-    "$E_{\\tau+1} + U_{1 \\dots L}$ 'has no information to distinguish the positional difference' "
-    "(section 3.3). The encoding learned for short memories generalises to longer ones: on enwik8 "
-    f"from {TRAINED_FOR} in training to {EVALUATED_WITH:,} in evaluation (section 4.1). The loss "
-    "of a text is measured with memories from none to many times that of training, for the paper's "
-    "encoding, with and without clamped distances, and for the two encodings of places, trained "
-    "with the same memory and, as they are in the paper, without any.",
+    __doc__ or "",
     Setting(model=QUICK_MODEL, train=QUICK_TRAIN, multiples=(0, 1, 4)),
     Setting(),
     run,

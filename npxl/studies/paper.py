@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from npxl.config import AttentionType, Loss
+
 
 class AblationRow(NamedTuple):
     """A row of Table 6: perplexity on WikiText-103, backpropagation over 128 words."""
 
     recurrence: bool
-    attn_type: str
-    loss: str
+    attn_type: AttentionType
+    loss: Loss
     initial: float
     """With the attention length of training."""
     best: float
@@ -32,7 +34,11 @@ TABLE_6 = (
 )
 """128M parameters."""
 
-TABLE_7 = {(True, "dai"): 25.2, (True, "shaw"): 25.7, (False, "dai"): 27.1}
+TABLE_7: dict[tuple[bool, AttentionType], float] = {
+    (True, "dai"): 25.2,
+    (True, "shaw"): 25.7,
+    (False, "dai"): 27.1,
+}
 """Perplexity on One Billion Word, whose sentences are shuffled, by recurrence and encoding."""
 
 TABLE_8 = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def conduct(
         setting = replace(setting, corpus=corpus)
         label += f"-{Path(corpus).stem}"
     lab = Lab(folder, study.name, setting, console)
-    result = study.run(setting, lab)
+    result = json.loads(json.dumps(study.run(setting, lab)))  # the same as it is read again
     outcome = Outcome(study, setting, result, quick, lab.seconds, lab.training_seconds)
     write_json(folder / f"{label}.json", outcome.as_json())
     for n, picture in enumerate(outcome.pictures, start=1):

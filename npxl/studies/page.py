@@ -1,0 +1,44 @@
+"""Studies on a page: every table and picture, the paper's figures beside, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from npxl.audit.outcome import versions
+from npxl.files import atomic_write
+from npxl.page.render import render
+from npxl.studies.frame import Cell
+from npxl.studies.runner import Outcome
+
+
+def write_page(outcomes: Sequence[Outcome], path: Path, command: str) -> None:
+    """Write the page, atomically; `command` makes it again."""
+    with atomic_write(path) as file:
+        file.write(to_html(outcomes, command).encode())
+
+
+def to_html(outcomes: Sequence[Outcome], command: str) -> str:
+    """The page as text."""
+    return render(
+        "studies.html",
+        outcomes=outcomes,
+        quick=any(outcome.quick for outcome in outcomes),
+        command=command,
+        versions=versions(),
+        shown=shown,
+        duration=duration,
+    )
+
+
+def shown(cell: Cell) -> str:
+    """A cell of a table as it is shown, everywhere."""
+    if cell is None:
+        return ""
+    return f"{cell:,.4g}" if isinstance(cell, float) else str(cell)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,81 @@
+"""RECL from losses: against the appendix's text in plain loops, and where the answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npxl.studies.effective_context import baseline, effective_context, gain, hardest
+
+
+def naive(losses, i, r, threshold):
+    """Appendix C, step by step: losses[m][c][t] as nested lists."""
+
+    def b(c, t):
+        return min(model[c][t] for model in losses)
+
+    def f(c, longer):
+        places = sorted(range(len(losses[i][c])), key=lambda t: (-b(c, t), t))
+        chosen = places[: max(1, round(r * len(places)))]
+        return sum(min(b(c, t), losses[i][longer][t]) for t in chosen) / len(chosen)
+
+    def g(c, longer):
+        return (math.exp(f(c, c)) - math.exp(f(c, longer))) / math.exp(f(c, c))
+
+    c = 0
+    while c + 1 < len(losses[i]):
+        if g(c, c + 1) < threshold:
+            return c, True
+        c += 1
+    return c, False
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 30),
+    st.sampled_from([0.1, 0.37, 0.5, 1.0]),
+    st.sampled_from([0.0, 0.01, 0.05]),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_algorithm_is_the_appendix_s(n_models, n_contexts, n_places, r, threshold, seed):
+    draw = np.random.default_rng(seed)
+    falling = np.linspace(0, -0.03 * n_contexts, n_contexts)[:, None]
+    losses = 2 + falling + 0.05 * draw.standard_normal((n_models, n_contexts, n_places))
+    for i in range(n_models):
+        found = effective_context(losses, i, r, threshold)
+        assert found == naive(losses.tolist(), i, r, threshold)
+
+
+def curve(until, start=3.0, n_contexts=9, n_places=20):
+    """Losses [C, T] that fall by 0.05 nats with every step of context until one."""
+    steps = np.minimum(np.arange(n_contexts), until)
+    return np.tile((start - 0.05 * steps)[:, None], (1, n_places))
+
+
+@pytest.mark.parametrize("r", [0.1, 0.5, 1.0])
+def test_a_model_s_length_is_where_it_stops_to_gain(r):
+    losses = np.array([curve(3), curve(5)])
+    assert gain(losses, 0, 1, 0, r) == pytest.approx(1 - math.exp(-0.05))
+    assert effective_context(losses, 0, r) == (3, True)
+    assert effective_context(losses, 1, r) == (5, True)
+
+
+def test_a_gain_over_oneself_is_none_over_the_best_of_the_group():
+    losses = np.array([curve(8, start=4.0), curve(2)])
+    assert effective_context(losses, 0, 1.0) == (0, True)
+    assert effective_context(losses[:1], 0, 1.0) == (8, False)  # alone, it is its own baseline
+
+
+def test_only_the_hardest_places_count():
+    losses = curve(2)[None]
+    losses[:, :, 7] = curve(6, start=5.0)[:, 0]  # one place of twenty
+    assert hardest(baseline(losses[:, 0]), 0.05).tolist() == [7]
+    assert effective_context(losses, 0, 0.05) == (6, True)
+    assert effective_context(losses, 0, 1.0) == (2, True)
+
+
+def test_without_an_end_the_longest_context_is_a_lower_bound():
+    assert effective_context(curve(100)[None], 0, 1.0) == (8, False)
