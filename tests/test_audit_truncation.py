@@ -1,10 +1,14 @@
 """The audit's proof that the gradient stops at the memory, and what that leaves out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from npxl import Memory, ModelConfig, TransformerXL, reference
+from npxl import Memory, ModelConfig, NpxlError, TransformerXL, reference
 from npxl.audit import audit, scaling
+from npxl.audit.frame import Trained
+from npxl.audit.sections import left_out
 
 CONFIG = ModelConfig(vocab_size=4)
 SMALLER = {"n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3, "mem_len": 3}
@@ -45,6 +49,88 @@ def test_truncation_of_many_forms(config):
     for name in [*names, "softmax.bias"]:
         assert rows[name].figures["left out"].value < 1e-12
     assert rows["both segments read as one"].applies == config.encodes_distances
+
+
+def a_trained_model(config, seed=0, n_tokens=60):
+    """As good as one, for what is measured of it."""
+    model = TransformerXL(config, seed, np.float32)
+    tokens = np.random.default_rng(seed).integers(config.vocab_size, size=n_tokens)
+    return Trained(model, tokens, 5)
+
+
+TRAINED = ModelConfig(
+    vocab_size=9, n_layer=3, n_head=2, d_model=8, d_head=4, d_inner=16, mem_len=6, init_std=0.3,
+    dropout=0.1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"attn_window": 4}, {"attn_window": 7, "ext_len": 2, "initial_memory": "zeros"}],
+)
+def test_what_is_left_out_of_a_runs_own_gradient(changes):
+    """Against the slopes of the loss with the memory recomputed by moved parameters."""
+    trained = a_trained_model(replace(TRAINED, **changes))
+    report = audit(trained.model.config, only=["truncation/trained"], trained=lambda: trained)
+    assert report.passed, report.verdict
+    rows = report["truncation/trained"]
+    assert rows["layers.2.attention.w_q"].figures["left out"].value < 1e-12
+
+    plain = dict(ext_len=0, initial_memory="empty", dropout=0.0)
+    model = trained.model.reconfigured(**plain).astype(np.float64)
+    starts = np.linspace(0, 60 - 12, 4).astype(int)
+    text = np.stack([trained.tokens[start : start + 12] for start in starts])
+
+    def fwd(model, memory=None):
+        if memory is None:
+            _, memory = model.log_probs(text[:, :6], model.init_memory(4))
+        return model.forward(text[:, 6:11], text[:, 7:12], memory)
+
+    truncated = model.backward(fwd(model))
+    for name in ("layers.0.feed_forward.b_2", "attention.u"):
+        whole = np.zeros_like(truncated[name])
+        tensor = model.params[name]
+        for index in np.ndindex(whole.shape):
+            value, losses = tensor[index], []
+            for step in (1e-5, -1e-5):
+                tensor[index] = value + step
+                losses.append(fwd(model).nll.mean())
+            tensor[index] = value
+            whole[index] = (losses[0] - losses[1]) / 2e-5
+        missing = np.linalg.norm(whole - truncated[name]) / np.linalg.norm(whole)
+        assert rows[name].figures["left out"].value == pytest.approx(missing, rel=1e-4)
+        assert missing > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("trained", "why"),
+    [
+        (None, "give RUN"),
+        (a_trained_model(TRAINED, n_tokens=11), "shorter than two segments"),
+        (a_trained_model(replace(TRAINED, mem_len=0)), "no memory"),
+        (a_trained_model(replace(TRAINED, attn_type="vaswani")), "Places"),
+        (NpxlError("The text is gone."), "The text is gone."),
+    ],
+)
+def test_why_nothing_of_a_run_is_measured(trained, why):
+    def load():
+        if isinstance(trained, NpxlError):
+            raise trained
+        return trained
+
+    load = None if trained is None else load
+    report = audit(TRAINED, only=["truncation/trained"], trained=load)
+    (row,) = report["truncation/trained"].values()
+    assert not row.applies
+    assert why in row.detail
+
+
+def test_a_run_too_large_to_hold_in_float64_is_left_alone(monkeypatch):
+    monkeypatch.setattr(left_out, "_MOST_PARAMETERS", 100)
+    trained = a_trained_model(TRAINED)
+    report = audit(TRAINED, only=["truncation/trained"], trained=lambda: trained)
+    (row,) = report["truncation/trained"].values()
+    assert "too much memory" in row.detail
 
 
 @pytest.mark.parametrize("config", [ModelConfig(mem_len=0), ModelConfig(attn_window=1)])

@@ -494,7 +494,8 @@ def test_ctrl_c_does_not_end_generate_in_the_middle_of_a_token(here, monkeypatch
 def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here, monkeypatch):
     seen = []
 
-    def audit(config, seed, console, only, command):
+    def audit(config, seed, console, only, command, trained):
+        assert (trained is not None) == ("runs/small" in command)
         seen.append((config, seed, list(only), " ".join(command)))
         section = sections.SECTIONS[0]
         outcome = CheckOutcome(section, section.checks[0], ())  # nothing found is wrong

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from npxl.audit.scaling import scaled_down
 from npxl.config import ModelConfig
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import Picture
 
+Array = NDArray[Any]
 Progress = Callable[[int, int], None]
 """Called with how much of a check is done, and how much it is."""
 
@@ -167,12 +168,23 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """A model as it was trained, and text to read."""
+
+    model: TransformerXL
+    tokens: Array  # [n] int, that it was not trained on
+    tgt_len: int
+
+
+@dataclass(frozen=True)
 class Subject:
     """What is audited: a configuration, scaled down, and a seed."""
 
     config: ModelConfig
     """As it was given."""
     seed: int = 0
+    trained: Callable[[], Trained] | None = field(default=None, compare=False, repr=False)
+    """Loads what was trained in this configuration, if anything was; NpxlError if it cannot."""
 
     @property
     def small(self) -> ModelConfig:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
-from npxl.audit.frame import Check, Result, Section, Subject
+from npxl.audit.frame import Check, Result, Section, Subject, Trained
 from npxl.audit.outcome import AuditReport, CheckOutcome
 from npxl.audit.sections import SECTIONS
 from npxl.audit.terminal import Terminal
@@ -24,6 +24,7 @@ def audit(
     *,
     only: Sequence[str] = (),
     command: Sequence[str] = ("npxl", "audit"),
+    trained: Callable[[], Trained] | None = None,
 ) -> AuditReport:
     """Prove or refute the mathematics of a configuration.
 
@@ -40,6 +41,8 @@ def audit(
         Names of sections, or SECTION/CHECK; everything when there are none.
     command
         What has this configuration audited on the command line, to say how to see a failure again.
+    trained
+        Loads what was trained in this configuration, for what is measured at its own size.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def audit(
         When there is no section or check of a name in `only`.
     """
     chosen = _chosen(only)
-    subject = Subject(config, seed)
+    subject = Subject(config, seed, trained)
     outcomes: list[CheckOutcome] = []
     report = AuditReport(subject, tuple(command), ())
     with Terminal(console) as terminal:

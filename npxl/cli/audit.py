@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt
@@ -11,6 +12,10 @@ from cyclopts.types import NonNegativeInt
 from npxl.cli.options import AsJson, configured, preset_help
 from npxl.cli.output import Console, print_json
 from npxl.errors import NpxlError
+
+if TYPE_CHECKING:
+    from npxl.audit.frame import Trained
+    from npxl.training.run import Run
 
 
 def audit(
@@ -50,12 +55,14 @@ def audit(
     from npxl.training.run import Run
 
     words: list[str] = []
+    trained = None
     if run is None:
         model_config, _, _ = configured(preset, config, {})
         words += [] if preset is None else ["--preset", preset]
         words += [] if config is None else ["--config", str(config)]
     elif config is None and preset is None:
-        model_config = Run.open(run).model_config
+        opened = Run.open(run)
+        model_config, trained = opened.model_config, partial(_trained, opened)
         words += [str(run)]
     else:
         raise NpxlError("A run has a configuration of its own: give RUN, or --config and --preset.")
@@ -67,7 +74,10 @@ def audit(
     if target is not None:
         check_target(target)
     console = None if as_json else Console()
-    report = audit(model_config, seed, console, only=only or (), command=["npxl", "audit", *words])
+    report = audit(
+        model_config, seed, console,
+        only=only or (), command=["npxl", "audit", *words], trained=trained,
+    )  # fmt: skip
     if target is not None:
         write_html(report, target, " ".join(words) or "the default configuration")
     if as_json:
@@ -75,3 +85,11 @@ def audit(
     elif target is not None:
         print(f"Report: {target}")
     return 0 if report.passed else 1
+
+
+def _trained(run: Run) -> Trained:
+    """The run's best model, and the validation split of its text."""
+    from npxl.audit.frame import Trained
+
+    split = run.corpus.valid or run.corpus.train
+    return Trained(run.model(), split.tokens, run.train_config.tgt_len)
