@@ -39,10 +39,8 @@ def _compiled(subject: Subject, progress: Progress) -> Iterable[Result]:
     found = {}
     for n, dtype in enumerate((np.float64, np.float32)):
         progress(n, 2)
-        dropout: dict[str, Any] = {
-            name: getattr(subject.small, name) or 0.25 for name in ("dropout", "dropatt")
-        }
-        model = subject.model(dtype, **dropout)
+        small = subject.small
+        model = subject.model(dtype, dropout=small.dropout or 0.25, dropatt=small.dropatt or 0.25)
         with beside_their_twins() as found[np.dtype(dtype).name]:
             _use_everything(model, subject.draw("numerics/compiled"))
     for name in sorted(found["float64"]):
@@ -243,7 +241,7 @@ def _picture_of_exp(x: Array, errors: Array) -> Picture:
     def draw(figure: Any) -> None:
         ax = figure.subplots()
         ax.plot(x[:n].reshape(n_bins, -1).mean(axis=1), largest, lw=0.8)
-        ax.axhline(3e-7, color="C3", lw=1, ls="--")
+        ax.axhline(3e-7, color="C1", lw=1, ls="--")
         ax.set(xlabel="x", ylabel="relative error", ylim=(0, 3.3e-7))
 
     return Picture(
@@ -261,9 +259,9 @@ NUMERICS = Section(
         "float32 trains what float64 audits: rounding stays rounding in every layer, at every "
         "position, over a memory of 10,000 tokens, and at scores of ±10,000. What is compiled "
         "computes what its source says, and both compute the equations.\n\n"
-        r"Distances are relative to $\epsilon = 2^{-23}$ in float32. Models have weights of "
-        r"standard deviation $1/\sqrt d$ where precision is compared, so that sums keep the size "
-        "of what is added up."
+        r"Errors of float32 are relative to $\epsilon = 2^{-23}$. They are those of a model whose "
+        r"weights have standard deviation $1/\sqrt d$, so that sums keep the size of what is "
+        "added up."
     ),
     checks=(
         Check(
@@ -291,8 +289,9 @@ NUMERICS = Section(
         Check(
             "long-memory",
             r"With $K$ up to 10,000 tokens in memory a score's error grows no faster than $K$, as "
-            r"that of a sum may, and stays below $10^{-4}$ nats; probabilities sum to one.",
-            r"\max_t |\log p_{32} - \log p_{64}| \le 10^{-4}, \quad e(K) \sim K^p, \quad p \le 1",
+            r"that of a sum may, and stays below $5 \cdot 10^{-5}$ nats; probabilities sum to one.",
+            r"\max_t |\log p_{32} - \log p_{64}| \le 5 \cdot 10^{-5}, \quad e(K) \sim K^p, "
+            r"\quad p \le 1",
             long_memory,
         ),
         Check(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from npxl.audit.frame import Figure, Progress, Result, Subject
 from npxl.audit.reach import layer_outputs
-from npxl.audit.scaling import scaled_down
 from npxl.layers.positions import sinusoid
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import Picture
@@ -21,7 +19,7 @@ Array = NDArray[Any]
 EPSILON = 2.0**-23
 """Of float32: the distance from 1 to the next number."""
 
-LONG, _LONG_SEGMENT, _LONG_ROUNDING = 10_000, 500, 1e-4
+LONG, _LONG_SEGMENT, _LONG_ROUNDING = 10_000, 500, 5e-5
 _FURTHEST = 20_000
 _SEGMENT = 24
 _MOST_GROWTH = 2.0
@@ -33,9 +31,8 @@ def allowed(n: Any) -> Any:
 
 
 def precision(subject: Subject, progress: Progress) -> Iterable[Result]:
-    config = replace(scaled_down(subject.config, larger=True), ext_len=0)
-    single = TransformerXL(config, subject.seed, np.float32)
-    double = single.astype(np.float64)
+    single = subject.model(np.float32, larger=True, ext_len=0)
+    double, config = single.astype(np.float64), single.config
     draw, length = subject.draw("numerics/precision"), 8 * _SEGMENT
     text = draw.integers(0, config.vocab_size, (4, length))
     lengths = [_SEGMENT] * 8
@@ -64,7 +61,7 @@ def _scores_and_gradients(
     (log_p, _), (exact, _) = (
         model.log_probs(inputs, model.init_memory(len(text))) for model in (single, double)
     )
-    yield Result.of("log-probabilities", np.abs(log_p - exact).max(), 1e-4, "In nats.")
+    yield Result.of("log-probabilities", np.abs(log_p - exact).max(), 2e-5, "In nats.")
     ours, expected = (
         model.backward(model.forward(inputs, targets, model.init_memory(len(text))))
         for model in (single, double)
@@ -76,7 +73,7 @@ def _scores_and_gradients(
     }
     worst = max(errors, key=errors.__getitem__)
     yield Result.of(
-        "gradients", errors[worst], 1e-3,
+        "gradients", errors[worst], 2e-5,
         f"Relative to the largest entry of each tensor's; worst of {worst}.",
     )  # fmt: skip
 
@@ -90,13 +87,11 @@ def _growth(errors: Array) -> float:
 
 def long_memory(subject: Subject, progress: Progress) -> Iterable[Result]:
     """Read 10,000 tokens in either precision, of which nothing is forgotten."""
-    config = scaled_down(subject.config, larger=True)
-    config = replace(
-        config, n_layer=min(config.n_layer, 2), mem_len=LONG, attn_window=None, ext_len=0,
-        initial_memory="empty",
+    single = subject.model(
+        np.float32, larger=True, n_layer=min(subject.config.n_layer, 2), mem_len=LONG,
+        attn_window=None, ext_len=0, initial_memory="empty",
     )  # fmt: skip
-    single = TransformerXL(config, subject.seed, np.float32)
-    double = single.astype(np.float64)
+    double, config = single.astype(np.float64), single.config
     text = subject.draw("numerics/long-memory").integers(0, config.vocab_size, (1, LONG))
     reader, memories = single.reader(1), [model.init_memory(1) for model in (single, double)]
     errors, of_reader, sums = [], [], []
@@ -148,20 +143,22 @@ def picture_of_precision(errors: Array) -> Picture:
     by_layer = np.sqrt((errors**2).mean(axis=1))
 
     def draw(figure: Any) -> None:
-        left, right = figure.subplots(1, 2, width_ratios=(1, 2))
+        left, right = figure.subplots(1, 2, width_ratios=(2, 3))
         layers = np.arange(1, n_layer + 1)
-        left.plot(by_layer, layers, "o-")
-        left.plot(allowed(layers), layers, "--", color="C3", lw=1)
-        left.set(xlabel="rms error (dashed: allowed)", ylabel="layer", xscale="log", yticks=layers)
+        left.plot(layers, by_layer / EPSILON, "o-", label="measured")
+        left.plot(layers, allowed(layers) / EPSILON, "--", label="allowed")
+        left.set(xlabel="layer", ylabel="error / ε", xticks=layers)
+        left.set_ylim(bottom=0)
+        left.legend()
         edges = np.arange(n_layer + 1) + 0.5
-        mesh = right.pcolormesh(np.arange(length + 1), edges, np.log10(errors), cmap="viridis")
-        right.set(xlabel="position", yticks=layers)
-        figure.colorbar(mesh, ax=right, label="log₁₀ error")
+        mesh = right.pcolormesh(np.arange(length + 1), edges, errors / EPSILON, vmin=0)
+        right.set(xlabel="position", ylabel="layer", yticks=layers)
+        figure.colorbar(mesh, ax=right, label="error / ε")
 
     return Picture(
         "float32 against float64, by layer and by position",
-        "Left, the relative root-mean-square error of each layer's outputs; right, of each "
-        "position's, over several segments with memory.",
+        r"Left, the relative root-mean-square error of each layer's outputs; right, of each "
+        r"position's, over several segments with memory. $\epsilon = 2^{-23}$.",
         f"Errors from {by_layer[0]:.1e} after the first layer to {by_layer[-1]:.1e} after layer "
         f"{n_layer}, level over {length} positions.",
         draw,

@@ -294,14 +294,17 @@ def _picture_of_reach(layers: Sequence[tuple[Array, Array]], of_what: str) -> Pi
     n_wrong = sum(int((found != expected).sum()) for found, expected in layers)
 
     def draw(figure: Any) -> None:
+        from matplotlib.colors import ListedColormap
+
+        colours = ListedColormap(["C0"])
         axes = figure.subplots(1, len(layers), sharey=True, squeeze=False)[0]
         for n, (ax, (found, expected)) in enumerate(zip(axes, layers, strict=True), 1):
             edges = np.arange(len(found) + 1) - 0.5
-            ax.pcolormesh(edges, edges, np.where(found, 1.0, np.nan), vmin=0, vmax=2, cmap="Blues")
+            ax.pcolormesh(edges, edges, np.where(found, 1.0, np.nan), cmap=colours)
             # A token moves its own output, and later ones up to the last that depend on it.
             last = len(expected) - expected[:, ::-1].argmax(axis=1) - 0.5
             for border in (np.arange(len(expected)) - 0.5, last):
-                ax.plot(np.repeat(border, 2), np.repeat(edges, 2)[1:-1], color="C3", lw=1.2)
+                ax.plot(np.repeat(border, 2), np.repeat(edges, 2)[1:-1], color="C1", lw=1.5)
             ax.set(title=f"layer {n}: {distances[n - 1]}", xlabel="output", aspect="equal")
         axes[0].invert_yaxis()
         axes[0].set_ylabel("token")
@@ -313,6 +316,7 @@ def _picture_of_reach(layers: Sequence[tuple[Array, Array]], of_what: str) -> Pi
         f"{len(layers)} matrices, one for each layer, with distances up to "
         f"{', '.join(map(str, distances))}; {n_wrong} cells are not as predicted.",
         draw,
+        (7.0, 7.0 / len(layers) + 0.6),
     )
 
 
