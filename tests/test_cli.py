@@ -108,7 +108,7 @@ def test_help_shows_every_field_with_its_default_and_its_documentation(kind, cap
 
 def test_help_lists_the_commands_and_eval_the_options_for_reading(capsys, monkeypatch):
     out = help_of(capsys, monkeypatch)
-    commands = ["train", "eval", "generate", "audit", "bench", "convert", "info"]
+    commands = ["train", "eval", "generate", "audit", "bench", "study", "convert", "info"]
     assert re.findall(r"│ (\w+) ", out) == commands
     out = help_of(capsys, monkeypatch, "eval")
     for option in ("--split", "--tgt-len", "--mem-len", "--attn-window", "--clamp-len", "--json"):
@@ -126,6 +126,7 @@ def test_help_names_the_arguments_and_puts_the_text_before_model_and_training(ca
         ("train", "[CORPUS] [OPTIONS]"), ("eval", "RUN [CORPUS] [OPTIONS]"),
         ("generate", "RUN [OPTIONS]"), ("convert", "SOURCE [OPTIONS]"),
         ("info", "[RUN] [OPTIONS]"), ("bench", "[OPTIONS]"),
+        ("study", "[NAMES...] [OPTIONS]"),
     ):  # fmt: skip
         assert f"Usage: npxl {command} {usage}\n" in help_of(capsys, monkeypatch, command)
     panels = re.split(r"╭─ (.*?) ─+╮", help_of(capsys, monkeypatch, "train"))[1:]
@@ -746,7 +747,11 @@ def mistakes(here):
         ("info runs/small --preset tiny", "not both"),
         ("info runs/truncated", "last.safetensors is damaged"),
         ("info --preset huge", "'huge'"),
-        ("study", "study"),
+        ("study", "Say which studies to run, or --all: reach"),
+        ("study --all reach", "Say which studies to run, or --all: reach"),
+        ("study atention", "no study 'atention'; choose from reach"),
+        ("study attention --corpus nowhere", "nowhere"),
+        ("compose", "compose"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(mistakes, capsys, words, message):

@@ -204,6 +204,9 @@ def test_fragmentation_is_the_loss_of_segments_alone(found, folder, text):
         if name != "memory":
             gap = np.subtract(result["loss"][name], result["loss"]["memory"])[:, 0]
             np.testing.assert_allclose([mean for mean, _ in result["gap"][name]], gap, atol=1e-6)
+            octaves = [mean for mean, _ in result["gap_by_octave"][name]]
+            expected = [gap[0], gap[1], gap[2:4].mean(), gap[4:].mean()]
+            np.testing.assert_allclose(octaves, expected, atol=1e-6)
         memory = model.init_memory(1)
 
 
@@ -364,21 +367,6 @@ def test_all_studies_on_a_page(tiny, folder, capsys, monkeypatch):
                 assert all(f">{shown(cell)}</td>" in page for cell in row), name
         assert page.count("<svg role") >= len(outcome.pictures)
     assert f"npxl study --all --quick --out {folder}" in page
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "Say which studies to run, or --all"),
-        (["attention", "--all"], "Say which studies to run, or --all"),
-        (["atention"], "There is no study 'atention'; choose from"),
-        (["attention", "--corpus", "nowhere"], "nowhere"),
-    ],
-)
-def test_mistakes_are_sentences(words, says, capsys, tmp_path):
-    assert main(["study", *words, "--out", str(tmp_path / "studies")]) == 2
-    assert says in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "studies").exists()
 
 
 def test_a_text_of_ones_own_has_results_of_its_own(tiny, folder, tmp_path, monkeypatch):

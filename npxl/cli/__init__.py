@@ -44,11 +44,13 @@ app = App(
 
 def _usage(name: str, command: Callable[..., Any]) -> str:
     """With the names of the arguments, which cyclopts calls ARGS when they may be left out."""
-    arguments = [
-        each.name.upper() if each.default is each.empty else f"[{each.name.upper()}]"
-        for each in inspect.signature(command).parameters.values()
-        if each.kind is each.POSITIONAL_ONLY
-    ]
+    arguments = []
+    for each in inspect.signature(command).parameters.values():
+        argument = each.name.upper()
+        if each.kind is each.VAR_POSITIONAL:
+            arguments.append(f"[{argument}...]")
+        elif each.kind is each.POSITIONAL_ONLY:
+            arguments.append(argument if each.default is each.empty else f"[{argument}]")
     return " ".join(["Usage: npxl", name, *arguments, "[OPTIONS]"])
 
 

@@ -51,6 +51,7 @@ def study(
     words
         Of the whole command, for the record.
     """
+    from npxl.data import load_corpus
     from npxl.studies import STUDIES, StudyStopped, conduct
     from npxl.studies.page import write_page
 
@@ -60,6 +61,8 @@ def study(
     if every == bool(names):
         raise NpxlError(f"Say which studies to run, or --all: {', '.join(STUDIES)}.")
     chosen = [each for name, each in STUDIES.items() if every or name in names]
+    if corpus is not None:
+        load_corpus(corpus)  # NpxlError now, and not after hours
     console = Console(stderr=True) if as_json else Console()
     found = {}
     for each in chosen:

@@ -14,15 +14,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npxl.config import ModelConfig, TrainConfig
 from npxl.inference import score
 from npxl.page.pictures import INK, Picture
-from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
+from npxl.studies.frame import Cell, Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_7
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
-from npxl.studies.statistics import Estimate, over_blocks
+from npxl.studies.statistics import Estimate, over_blocks, over_text
 from npxl.threads import available_cores
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ _PAPER = math.log(TABLE_7[False, "dai"] / TABLE_7[True, "dai"])
 
 _LABELS = {
     "memory": "with memory",
-    "taken away": "its memory taken away",
-    "never": "trained and read without memory",
+    "taken away": "memory taken away",
+    "never": "never had one",
 }
 
 
@@ -66,11 +71,17 @@ def run(setting: Setting, lab: Lab) -> Result:
             whole = len(nll) // tgt_len * tgt_len
             losses[name] = nll[:whole].reshape(-1, tgt_len)[full:].astype(float)  # [S, T]
         gaps = {name: nll - losses["memory"] for name, nll in losses.items() if name != "memory"}
+        parts = [slice(part.start, part.stop) for part in octaves(tgt_len)]
+
+        def by_octave(gap: Array) -> list[Estimate]:
+            return over_blocks(np.stack([gap[:, part].mean(1) for part in parts], axis=1))
+
         return {
             "segments": len(losses["memory"]),
             "loss": {name: over_blocks(nll) for name, nll in losses.items()},
             "gap": {name: over_blocks(gap) for name, gap in gaps.items()},
-            "mean_gap": {name: over_blocks(gap.mean(1)[:, None])[0] for name, gap in gaps.items()},
+            "gap_by_octave": {name: by_octave(gap) for name, gap in gaps.items()},
+            "mean_gap": {name: over_text(gap.mean(1)) for name, gap in gaps.items()},
         }
 
     return {"tgt_len": tgt_len, "mem_len": setting.model.mem_len, **lab.part("losses", measure)}
@@ -78,18 +89,18 @@ def run(setting: Setting, lab: Lab) -> Result:
 
 def tables(result: Result) -> Iterable[Table]:
     """By position, octave after octave."""
-    loss, gap = result["loss"], result["gap"]
-    rows = []
-    for positions in octaves(result["tgt_len"]):
-        means = [sum(loss[name][i][0] for i in positions) / len(positions) for name in _LABELS]
-        first = [Estimate(*gap[name][positions[0]]) for name in gap]
+    loss, gap = result["loss"], result["gap_by_octave"]
+    rows: list[tuple[Cell, ...]] = []
+    for n, positions in enumerate(octaves(result["tgt_len"])):
+        means = [np.mean([loss[name][i][0] for i in positions]) for name in _LABELS]
+        gaps = [Estimate(*gap[name][n]) for name in gap]
         from_one = range(positions.start + 1, positions.stop + 1)
-        rows.append((spelled(from_one), *means, *map(str, first)))
+        rows.append((spelled(from_one), *map(float, means), *map(str, gaps)))
     columns = (
-        "position, from 1", *(f"loss {label}" for label in _LABELS.values()),
-        *(f"gap {_LABELS[name]}, at the first of them" for name in gap),
+        "position", *(f"loss, {label}" for label in _LABELS.values()),
+        *(f"gap, {_LABELS[name]}" for name in gap),
     )  # fmt: skip
-    yield Table("Loss by position in the segment, nats", columns, tuple(rows))
+    yield Table("Loss by position in the segment, from 1, in nats", columns, tuple(rows))
 
 
 def pictures(result: Result) -> Iterable[Picture]:
