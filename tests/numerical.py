@@ -9,10 +9,12 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
+from npxl.testing import strategies
+
 Array = NDArray[Any]
 
 # Arrays are drawn as a shape and a seed, never entry by entry: that is what shrinks usefully.
-seeds = st.integers(0, 2**32 - 1)
+seeds = strategies.seeds()
 widths = st.integers(1, 6)
 leading_shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)  # () and 1 among them
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_adjoint, assert_eq, read_only, seeds
-from support import PLACES, configs, model_for, tokens
+from support import model_for, tokens
 
 from npxl import MaskKey, Memory, ModelConfig, TransformerXL
 from npxl.layers.absolute_positions import (
@@ -17,6 +17,7 @@ from npxl.layers.absolute_positions import (
 )
 from npxl.layers.dropout import dropout_forward
 from npxl.layers.positions import sinusoid
+from npxl.testing.strategies import PLACES, configs
 
 SMALL = ModelConfig(
     vocab_size=7, n_layer=3, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=8, clamp_len=20,

@@ -5,11 +5,11 @@ import math
 
 import pytest
 from rich.console import Console
-from support import ATTN_TYPES
 
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.audit import audit, runner, scaled_down, scaling
 from npxl.audit.frame import Check, Figure, Result, Section
+from npxl.testing.strategies import ATTN_TYPES
 
 SEGMENTS = ["gradients/after-memory", "gradients/one-token", "gradients/first-segment"]
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from matplotlib.figure import Figure
-from support import configs
 
 from npxl import MaskKey, ModelConfig, NpxlError, TransformerXL
 from npxl.bench import OPTIMIZATIONS, plain, roofline, run
@@ -30,6 +29,7 @@ from npxl.kernels import normalization, rectifier
 from npxl.kernels.adam import adam_update
 from npxl.layers import attention
 from npxl.layers.dropout import dropout_cache, dropout_rule
+from npxl.testing.strategies import configs
 
 TINY = Shape(
     ModelConfig(vocab_size=7, n_layer=1, n_head=2, d_model=4, d_head=3, d_inner=5, mem_len=3,

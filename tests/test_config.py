@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given
-from support import ATTN_TYPES, LEARNED, configs
 
 from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.bench.arithmetic import training_step
 from npxl.config import from_dict, to_dict
 from npxl.params import n_parameters
 from npxl.presets import PRESETS, preset
+from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
 
 NOT_INTEGERS = [1.0, "3", True, math.nan]
 NOT_NUMBERS = ["0.1", None, True, math.nan, math.inf, -math.inf]

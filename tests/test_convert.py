@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
 from small_runs import create, write_text
-from support import ATTN_TYPES, PLACES, configs, model_for, tokens
+from support import model_for, tokens
 
 import npxl
 from npxl import ModelConfig, NpxlError
@@ -25,6 +25,7 @@ from npxl.cli import main
 from npxl.interop import convert, read_original, read_transfoxl, write_transfoxl
 from npxl.interop.tensors import HUGGING_FACE, ORIGINAL, assembled, tensors
 from npxl.interop.transfoxl import config_from_transfoxl, config_to_transfoxl
+from npxl.testing.strategies import ATTN_TYPES, PLACES, configs
 
 HUGGING = Path(__file__).parent / "fixtures" / "transfoxl"
 SMALL = ModelConfig(

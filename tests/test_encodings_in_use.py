@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 from small_runs import create, finish, write_text
-from support import ATTN_TYPES
 
 import npxl
 from npxl.cli import main
 from npxl.inference import evaluate, generate, score
+from npxl.testing.strategies import ATTN_TYPES
 from npxl.training.loop import Trainer
 from npxl.training.run import Run
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ATTN_TYPES, LEARNED
 
 from npxl import IGNORE, ModelConfig, NpxlError, TransformerXL
 from npxl.inference import EvaluationStopped, evaluate, score
 from npxl.inference.evaluation import warm_up_segments
+from npxl.testing.strategies import ATTN_TYPES, LEARNED
 
 V = 7
 

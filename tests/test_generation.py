@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DISTANCES, PLACES
 
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.inference import generate
 from npxl.inference.generation import choose
+from npxl.testing.strategies import DISTANCES, PLACES
 
 V = 7
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import ATTN_TYPES, configs, model_for, tokens
+from support import model_for, tokens
 
 import npxl
 from npxl import MaskKey, ModelConfig, NpxlError
@@ -15,6 +15,7 @@ from npxl.audit.gradients import INPUT, gradcheck
 from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
 from npxl.models import decoder_layer, transformer_xl
+from npxl.testing.strategies import ATTN_TYPES, configs
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import seeds
-from support import configs, model_for, tokens
+from support import model_for, tokens
 
 from npxl import ModelConfig, TransformerXL, threads
 from npxl.layers import softmax
+from npxl.testing.strategies import configs
 from npxl.training import gradients
 from npxl.training.gradients import Gradient
 from npxl.training.optimizers import gradient_norm

@@ -8,11 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
 from small_runs import MODEL, TRAIN, contents, create, finish, write_text
-from support import configs, model_for, tokens
+from support import model_for, tokens
 
 from npxl import MaskKey, ModelConfig
 from npxl.data.streams import Streams
 from npxl.inference import evaluate
+from npxl.testing.strategies import configs
 from npxl.training.loop import Trainer, scored_targets
 from npxl.training.metrics import read_metrics
 from npxl.training.run import Run

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import ATTN_TYPES, LEARNED, configs, model_for, tokens
+from support import model_for, tokens
 
 from npxl import IGNORE, MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
 from npxl.audit.gradients import reference_mask
+from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
 
 SMALL = ModelConfig(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
 # With two hidden units layer normalisation returns ±1 and forgets what it was given.

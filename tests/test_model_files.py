@@ -10,11 +10,12 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import configs, model_for, tokens
+from support import model_for, tokens
 
 import npxl
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.tensor_files import write_tensors
+from npxl.testing.strategies import configs
 
 SMALL = ModelConfig(vocab_size=5, n_layer=1, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import configs, model_for, tokens
+from support import model_for, tokens
 
 from npxl import ModelConfig, NpxlError
+from npxl.testing.strategies import configs
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
 

@@ -7,19 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import central_difference, seeds
-from support import (
-    ATTN_TYPES,
-    DISTANCES,
-    PLACES,
-    configs,
-    cut,
-    model_for,
-    read,
-    segmentations,
-    tokens,
-)
+from support import cut, model_for, read, tokens
 
 from npxl import MaskKey, Memory, ModelConfig
+from npxl.testing.strategies import ATTN_TYPES, DISTANCES, PLACES, configs, segmentations
 
 LENGTH = 12
 places = st.integers(0, LENGTH - 1)

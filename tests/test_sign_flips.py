@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from bounds import within_bounds
-from support import PLACES, model_for, tokens
+from support import model_for, tokens
 from test_reading_kernels import EDGES, EDGES_OF_ONE, check_one, check_packed
 
 import npxl.kernels
@@ -36,6 +36,7 @@ from npxl.layers.content_attention import ContentWeights
 from npxl.layers.dropout import dropout_cache
 from npxl.layers.shaw_attention import ShawWeights
 from npxl.models import decoder_layer, transformer_xl
+from npxl.testing.strategies import PLACES
 
 # Nothing is shared, so that a parameter's gradient comes from one place.
 CONFIG = ModelConfig(

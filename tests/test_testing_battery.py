@@ -4,8 +4,8 @@ import importlib
 import importlib.util
 import sys
 
+import numpy as np
 import pytest
-from hypothesis.errors import UnsatisfiedAssumption
 from toy_models import Indifferent, WindowedLinear
 
 from npxl import NpxlError
@@ -50,7 +50,7 @@ def test_three_lines_test_an_implementation(run):
 def test_invariants(check, case):
     check(case)
 """)
-    assert outcomes == {"passed": len(CHECKS) - 7, "skipped": 6, "xfailed": 1}
+    assert outcomes == {"passed": len(CHECKS) - 9, "skipped": 8, "xfailed": 1}
     lines.fnmatch_lines(["*PASSED*test_invariants?check_causality?"])
     lines.fnmatch_lines(["*SKIPPED*check_select needs the capability select*"])
 
@@ -101,7 +101,7 @@ def test_names_that_are_not_there():
 def test_a_check_that_never_shows_anything_fails():
     bound = BoundCheck(CHECKS["check_causality"], Indifferent)
     for seed in range(49):
-        with pytest.raises(UnsatisfiedAssumption):  # another case is drawn
+        with pytest.raises(Vacuous):
             bound(Case(seed=seed))
     with pytest.raises(NothingShown, match="none of 50 cases could have shown a violation"):
         bound(Case(seed=49))
@@ -140,12 +140,12 @@ def test_every_check_says_what_it_proves_and_what_breaks_it():
 def test_a_stateful_failure_is_a_program():
     class Mixed(WindowedLinear):
         def select(self, state, rows):
-            return state[sorted(rows)]
+            return np.roll(state[rows], 1, axis=0)
 
-    machine = stream_machine(Mixed, max_examples=200)
+    machine = stream_machine(Mixed, max_examples=50)
     with pytest.raises(InvariantBroken, match="alone, from its beginning") as raised:
         machine.TestCase("runTest").runTest()
-    assert "state.select(rows=[1, 0" in "".join(raised.value.__notes__)
+    assert "state.select(rows=[" in "".join(raised.value.__notes__)
 
 
 @pytest.mark.parametrize("package", ["hypothesis", "pytest"])

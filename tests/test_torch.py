@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import configs, model_for, tokens
+from support import model_for, tokens
 
 import npxl
 from npxl import ModelConfig, NpxlError
 from npxl.interop import convert, read_original, read_transfoxl
 from npxl.interop.state_dicts import open_state_dict
 from npxl.interop.tensors import HUGGING_FACE, tensors
+from npxl.testing.strategies import configs
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[peers]'")
 

@@ -24,6 +24,7 @@ class WindowedLinear:
 
     def log_probs(self, inputs, state):
         scores = self._scores(inputs, state)
+        scores -= scores.max(-1, keepdims=True)
         log_p = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
         return log_p, self._text(inputs, state)[:, -self.mem_len :]
 
@@ -143,6 +144,9 @@ class Indifferent:
         other = Indifferent()
         other.mem_len = mem_len
         return other
+
+    def reference(self):
+        return self
 
     def generate(self, prompt, n_tokens, seed):
         return np.zeros(n_tokens, int), np.full(n_tokens, -np.log(self.vocab_size))

@@ -32,6 +32,7 @@ from npxl.invariants.learning import (
 )
 from npxl.invariants.probabilities import (
     check_ignored_targets,
+    check_large_scores,
     check_probabilities,
     check_reading_order,
 )
@@ -45,6 +46,7 @@ from npxl.invariants.randomness import (
 from npxl.invariants.recurrence import (
     check_incremental,
     check_longer_memory,
+    check_reference,
     check_segmentation_invariance,
     check_shift_covariance,
 )
@@ -57,6 +59,7 @@ CHECKS: Mapping[str, Check[Any]] = {
         check_reading_order,
         check_ignored_targets,
         check_determinism,
+        check_large_scores,
         check_causality,
         check_batch_equivariance,
         check_select,
@@ -71,6 +74,7 @@ CHECKS: Mapping[str, Check[Any]] = {
         check_incremental,
         check_shift_covariance,
         check_longer_memory,
+        check_reference,
         check_generation,
         check_gradients,
         check_repeated_tokens,

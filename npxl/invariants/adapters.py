@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl import reference
 from npxl.inference.generation import generate
 from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.dropout import MaskKey
@@ -102,6 +103,10 @@ class NpxlModel(_Declared):
         drawn = list(generate(self.model, prompt, n_tokens, seed=seed))
         return np.array([each.token for each in drawn]), np.array([each.log_prob for each in drawn])
 
+    def reference(self) -> NpxlReference:
+        """The equations, literally, of the same parameters."""
+        return NpxlReference(self.model, self.tolerance)
+
     @property
     def train(self) -> Callable[[int, int], NpxlModel] | None:
         """With dropout, where the configuration has some."""
@@ -111,6 +116,43 @@ class NpxlModel(_Declared):
     def _train(self, seed: int, first_stream: int = 0) -> NpxlModel:
         key = MaskKey(seed=seed, first_stream=first_stream)
         return NpxlModel(self.model, self.tolerance, key)
+
+
+class NpxlReference(_Declared):
+    """A model of npxl by `npxl.reference`, one query and one key at a time.
+
+    Parameters
+    ----------
+    model
+        Whose parameters and configuration are used.
+    tolerance
+        The largest difference that is rounding; None: 1e-12 in float64 and 1e-4 in float32.
+    """
+
+    def start(self, batch_size: int) -> Array:
+        """Cached states [N, B, m, d] before the first segment."""
+        return self.model.init_memory(batch_size).states
+
+    def log_probs(self, inputs: Array, state: Array) -> tuple[Array, Array]:
+        """log p [B, q, V]."""
+        read = self._read(inputs, inputs, state)
+        return read.log_probs, np.stack(read.memory)
+
+    def nll(self, inputs: Array, targets: Array, state: Array) -> tuple[Array, Array]:
+        """Losses [B, T]."""
+        read = self._read(inputs, targets, state)
+        return read.nll, np.stack(read.memory)
+
+    def memory(self, state: Array) -> Array:
+        """The cached states."""
+        return state
+
+    def select(self, state: Array, rows: Sequence[int]) -> Array:
+        """The states of some streams."""
+        return state[:, rows]
+
+    def _read(self, inputs: Array, targets: Array, state: Array) -> reference.Output:
+        return reference.forward(self.model.params, self.model.config, inputs, targets, list(state))
 
 
 class NpxlReader(_Declared):

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from npxl.invariants.comparing import differences, equal_scores, worst
 from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
-from npxl.invariants.protocol import Implementation, Losses, declared, offering
-from npxl.invariants.reading import inputs_of, segments
+from npxl.invariants.protocol import Gradients, Implementation, Losses, declared, offering
+from npxl.invariants.reading import inputs_of, read, segments
+from npxl.invariants.slopes import moved
 
 Array = NDArray[Any]
 
@@ -59,6 +60,37 @@ def check_probabilities(implementation: Implementation, case: Case) -> Finding:
             "weighted by another cluster's column.",
         )
     return Finding(largest, implementation.tolerance, "largest |Σ p − 1|", n_scores)
+
+
+@check("gradients")
+def check_large_scores(implementation: Gradients, case: Case) -> Finding:
+    """Scores stay finite where they are large: log p is −10⁴ for what is out of the question.
+
+    Parameters are multiplied until exp of a logit is beyond the largest number there is.
+
+    Broken by a softmax that does not subtract the largest score, by the logarithm of a softmax, and
+    by masks whose numbers meet infinity.
+    """
+    text = case.text(implementation)[:, :-1]
+    parameters = implementation.parameters()
+    for factor in (10.0, 100.0, 1000.0, 10_000.0):
+        growth = {name: (factor - 1) * each for name, each in parameters.items()}
+        with moved(parameters, growth) as move, np.errstate(all="ignore"):
+            move(1.0)
+            scores, _ = read(implementation, text, case.lengths)
+        if not np.isfinite(scores).all():
+            _, place = worst(~np.isfinite(scores))
+            raise InvariantBroken(
+                expected=f"finite log-probabilities when all parameters are {factor:g} times as "
+                "large",
+                found=f"{int(np.isnan(scores).sum())} times NaN, "
+                f"{int(np.isinf(scores).sum())} times infinity",
+                where=place,
+                usually="a softmax that does not subtract its largest score, or log of a softmax.",
+            )
+        if np.ptp(scores) > -2 * np.log(np.finfo(scores.dtype).tiny):
+            return Finding(0.0, 0.0, "scores that are not finite", scores.size)
+    raise Vacuous("Scores do not become large with the parameters.")
 
 
 @check("losses")

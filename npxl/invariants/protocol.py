@@ -141,6 +141,13 @@ class Resizes(Implementation, Protocol):
         """
 
 
+class HasReference(Implementation, Protocol):
+    """Capability "reference": somebody else computes the same function."""
+
+    def reference(self) -> Implementation:
+        """Another implementation, with the same parameters as now, that is trusted."""
+
+
 class Generates(Implementation, Protocol):
     """Capability "generation": continues a text."""
 
@@ -172,6 +179,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "memory": ("memory",),
     "select": ("select",),
     "mem_len": ("with_mem_len",),
+    "reference": ("reference",),
     "generation": ("generate",),
     "dropout": ("train",),
     "ignore_index": ("ignore_index",),

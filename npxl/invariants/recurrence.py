@@ -16,7 +16,7 @@ from npxl.invariants.comparing import (
 )
 from npxl.invariants.dependence import reach
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
-from npxl.invariants.protocol import Implementation, Resizes, declared
+from npxl.invariants.protocol import HasReference, Implementation, Resizes, declared
 from npxl.invariants.reading import read, segments, stretched
 
 Array = NDArray[Any]
@@ -129,6 +129,30 @@ def check_longer_memory(implementation: Resizes, case: Case) -> Finding:
         short[:, :n_same],
         expected=f"log-probabilities with a memory of {more} as with {implementation.mem_len}",
         usually="distances counted from the oldest key, or a window that grows with the memory.",
+    )
+
+
+@check("reference")
+def check_reference(implementation: HasReference, case: Case) -> Finding:
+    """Scores are those of a trusted implementation with the same parameters, segment by segment.
+
+    The one check that sees a fault which is the same everywhere and always: the other invariants
+    hold for many functions, and only one of them is Transformer-XL.
+
+    Broken by any fault of the forward pass: a scale or a root left out, u and v exchanged, sines
+    and cosines in another order, a term of the scores missing, a layer normalised elsewhere.
+    """
+    trusted = implementation.reference()
+    text = case.text(implementation)[:, :-1]
+    found, _ = read(implementation, text, case.lengths)
+    expected, _ = read(trusted, text, case.lengths)
+    require_scores_that_vary(implementation, expected)
+    return equal_scores(
+        implementation,
+        found,
+        expected,
+        expected=f"the log-probabilities of {type(trusted).__name__}",
+        usually="an equation that is written otherwise, or parameters that were exchanged.",
     )
 
 

@@ -38,7 +38,7 @@ from npxl.invariants import (  # noqa: E402
     Vacuous,
     capabilities,
 )
-from npxl.invariants.adapters import NpxlModel, NpxlReader  # noqa: E402
+from npxl.invariants.adapters import NpxlModel, NpxlReader, NpxlReference  # noqa: E402
 from npxl.testing.battery import BoundCheck, NothingShown, parametrize  # noqa: E402
 from npxl.testing.strategies import (  # noqa: E402
     cases,
@@ -63,6 +63,7 @@ __all__ = [
     "NothingShown",
     "NpxlModel",
     "NpxlReader",
+    "NpxlReference",
     "StreamMachine",
     "Vacuous",
     "capabilities",

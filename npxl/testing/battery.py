@@ -47,7 +47,7 @@ class BoundCheck:
     @property
     def implementation(self) -> Implementation:
         """What is checked."""
-        if not hasattr(self._made, "log_probs"):
+        if isinstance(self._made, type) or not hasattr(self._made, "log_probs"):
             self._made = self._made()
         return self._made  # type: ignore[return-value]
 
@@ -58,6 +58,8 @@ class BoundCheck:
         ------
         InvariantBroken
             When the invariant does not hold.
+        Vacuous
+            When this case could not have shown that, and Hypothesis draws none in its place.
         NothingShown
             When none of many cases could have shown that.
         """
@@ -72,7 +74,9 @@ class BoundCheck:
                     f"{self.check.__name__}: none of {_ENOUGH} cases could have shown a "
                     f"violation. {reason}"
                 ) from reason
-            hypothesis.reject()
+            if hypothesis.currently_in_test_context():
+                hypothesis.reject()  # so that another case is drawn
+            raise
         self._n_shown += 1
         return finding
 
