@@ -38,13 +38,26 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "causality": ("what comes later", ("check_causality",)),
     "positions": (
         "how far apart two tokens are",
-        ("check_shift_covariance", "check_segmentation_invariance", "audit_gradients"),
+        (
+            "check_reference",
+            "check_shift_covariance",
+            "check_segmentation_invariance",
+            "audit_gradients",
+        ),
     ),
     "attention": (
         "what is a query and what a key, and how they are compared",
-        ("check_attention_averages", "check_segmentation_invariance", "audit_gradients"),
+        (
+            "check_reference",
+            "check_attention_averages",
+            "check_segmentation_invariance",
+            "audit_gradients",
+        ),
     ),
-    "numerics": ("precision and range", ("audit_gradients",)),
+    "numerics": (
+        "precision and range",
+        ("check_reference", "check_large_scores", "audit_gradients"),
+    ),
     "probabilities": ("what adds up to one", ("check_probabilities",)),
     "losses": (
         "which number belongs to which target",

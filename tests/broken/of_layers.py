@@ -16,6 +16,14 @@ MUTANTS = (
         ("check_probabilities",),
     ),
     Mutant(
+        "the largest logit is not subtracted before its exponential is taken",
+        "numerics",
+        "kernels.cross_entropy:log_softmax_rows",
+        "largest = row[j] if row[j] > largest else largest",
+        "largest = zero",
+        ("check_large_scores",),
+    ),
+    Mutant(
         "losses are in bits, probabilities in nats",
         "losses",
         "kernels.cross_entropy:cross_entropy_forward",
