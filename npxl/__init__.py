@@ -15,6 +15,7 @@ from npxl.versions import installed_version
 # For type checkers, which do not run `__getattr__`; a test holds it against `_HOMES`.
 if TYPE_CHECKING:
     from npxl.audit.gradients import gradcheck as gradcheck
+    from npxl.config import LSTMConfig as LSTMConfig
     from npxl.config import ModelConfig as ModelConfig
     from npxl.config import TrainConfig as TrainConfig
     from npxl.data.corpora import load_corpus as load_corpus
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from npxl.layers.dropout import MaskKey as MaskKey
     from npxl.memory import Memory as Memory
     from npxl.models.files import load_model
+    from npxl.models.lstm import LSTM as LSTM
     from npxl.models.transformer_xl import TransformerXL as TransformerXL
     from npxl.params import Params as Params
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 # Loaded on first use: asking the command line for help needs neither numba nor NumPy.
 _HOMES = {
     "IGNORE": ("npxl.kernels.cross_entropy", "IGNORE"),
+    "LSTM": ("npxl.models.lstm", "LSTM"),
+    "LSTMConfig": ("npxl.config", "LSTMConfig"),
     "MaskKey": ("npxl.layers.dropout", "MaskKey"),
     "Memory": ("npxl.memory", "Memory"),
     "ModelConfig": ("npxl.config", "ModelConfig"),

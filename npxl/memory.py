@@ -23,7 +23,8 @@ class Memory:
     Parameters
     ----------
     states
-        [n_layer, B, m, d_model]; slot 0 holds embeddings, slot n outputs of layer n.  Copied.
+        [n_layer, B, m, d_model]; slot 0 holds embeddings, slot n outputs of layer n.  Of an LSTM,
+        whose m is 2, slot n holds the hidden state and the cell of layer n.  Copied.
     """
 
     def __init__(self, states: Array) -> None:

@@ -7,19 +7,21 @@ fewer and narrower layers, for one night on a laptop.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from npxl.config import DatasetName, ModelConfig, TrainConfig
+from npxl.config import DatasetName, LSTMConfig, ModelConfig, TrainConfig
 from npxl.datasets import DATASETS
 from npxl.errors import NpxlError
 
+Model = TypeVar("Model", ModelConfig, LSTMConfig)
+
 
 @dataclass(frozen=True)
-class Preset:
+class Preset(Generic[Model]):
     """A named pair of configurations."""
 
     summary: str
-    model: ModelConfig
+    model: Model
     train: TrainConfig
 
 
@@ -29,7 +31,9 @@ def _vocab_size(dataset: DatasetName) -> int:
     return size
 
 
-def _for_a_night(preset: Preset, model: dict[str, Any], train: dict[str, Any]) -> Preset:
+def _for_a_night(
+    preset: Preset[ModelConfig], model: dict[str, Any], train: dict[str, Any]
+) -> Preset[ModelConfig]:
     """A preset with other sizes; in a night a text is read less than once, which needs no dropout.
 
     Evaluations are counted in the night.  A layer this narrow learns faster than at the original's
@@ -223,12 +227,22 @@ _PTB = Preset(
     ),
 )
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset[Any]] = {
     # Pre-normalization learns faster at this size and rate: compare npxl train --no-pre-lnorm.
     "default": Preset(
         "the bundled text in about five minutes",
         ModelConfig(mem_len=64, pre_lnorm=True),
         TrainConfig(eval_interval=2800),
+    ),
+    "lstm": Preset(
+        "an LSTM to compare it with: as many parameters, in as long",
+        LSTMConfig(),
+        TrainConfig(eval_interval=2800),
+    ),
+    "vanilla": Preset(
+        "a Transformer without memory, to compare it with (Al-Rfou et al. 2019)",
+        ModelConfig(mem_len=0, attn_type="al-rfou", clamp_len=127, pre_lnorm=True),
+        TrainConfig(batch_size=4, tgt_len=128, eval_interval=2800),
     ),
     "tiny": Preset(
         "seconds, to see everything work once",
@@ -336,7 +350,11 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def preset(name: str) -> Preset:
+START = {"transformer_xl": "default", "lstm": "lstm"}
+"""By architecture, the preset that options change when none is named."""
+
+
+def preset(name: str) -> Preset[Any]:
     """The preset called `name`; NpxlError lists the names when there is none."""
     if name not in PRESETS:
         raise NpxlError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")

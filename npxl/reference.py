@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig, ModelConfig
 
 Array = NDArray[Any]
 Mask = Callable[[str, Array], Array]
@@ -195,7 +195,7 @@ def learned_row(distance: int, config: ModelConfig) -> int:
     return config.clamp_len - min(distance, config.clamp_len)
 
 
-def embedding(params: Mapping[str, Array], config: ModelConfig, token: int) -> Array:
+def embedding(params: Mapping[str, Array], config: LanguageModelConfig, token: int) -> Array:
     """√d P_i E_i[token] with i the cluster of the token, [d]."""
     first = [0, *config.cutoffs]  # the first symbol of each cluster
     i = max(n for n in range(len(first)) if first[n] <= token)
@@ -211,7 +211,9 @@ def embedding(params: Mapping[str, Array], config: ModelConfig, token: int) -> A
     return y
 
 
-def adaptive_log_softmax(params: Mapping[str, Array], config: ModelConfig, h: Array) -> Array:
+def adaptive_log_softmax(
+    params: Mapping[str, Array], config: LanguageModelConfig, h: Array
+) -> Array:
     """log p of every symbol after the hidden state h [d]: [V].
 
     p(symbol) is that of the head for its own symbols, and for those of another cluster that of the

@@ -1,20 +1,44 @@
-"""Models whose gradients are large, and texts that they read; what is drawn is in npxl.testing."""
+"""Models whose gradients are large, and texts that they read.
+
+What is drawn is in npxl.testing, but for configurations of an LSTM.
+"""
 
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import strategies as st
 
-from npxl import TransformerXL
+from npxl import LSTMConfig
+from npxl.models.architectures import model_class
+from npxl.testing.strategies import clusters
+
+
+@st.composite
+def lstm_configs(draw, **options):
+    """Small configurations over all options; an option given is a value or a strategy for it."""
+    strategies = {
+        "vocab_size": st.integers(2, 7),
+        "n_layer": st.integers(1, 3),
+        "d_model": st.integers(1, 6),
+        "dropout": st.sampled_from([0.0, 0.3]),
+        "tie_weight": st.booleans(),
+    }
+    drawn = {
+        name: draw(value) if isinstance(value, st.SearchStrategy) else value
+        for name, value in {**strategies, **options}.items()
+    }
+    return LSTMConfig(**{**draw(clusters(drawn["vocab_size"], drawn["d_model"])), **drawn})
 
 
 def model_for(config, seed=0, dtype=np.float64):
     """A model whose parameters, biases too, are so large that no gradient is lost to rounding."""
-    model = TransformerXL(replace(config, init_std=0.4, proj_init_std=0.4), seed, dtype)
+    kind = model_class(config)
+    model = kind(replace(config, init_std=0.4, proj_init_std=0.4), seed, dtype)
     rng = np.random.default_rng([seed, 1])
     for view in model.params.values():
         if not view.any():
             view[...] = rng.normal(0, 0.4, view.shape)
-    return TransformerXL(config, params=model.params)
+    return kind(config, params=model.params)
 
 
 def tokens(shape, seed=0, vocab_size=5):

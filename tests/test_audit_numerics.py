@@ -14,6 +14,7 @@ import npxl.layers.feed_forward as feed_forward_module
 import npxl.layers.layer_norm as layer_norm_module
 import npxl.layers.softmax as softmax_module
 import npxl.models.one_token as one_token_module
+import npxl.models.segment_model as ends_module
 import npxl.models.transformer_xl as model_module
 import npxl.training.optimizers as optimizers_module
 from npxl import TransformerXL
@@ -92,8 +93,8 @@ def a_little_more(owner, name):
 
 def softmax_without_its_largest(monkeypatch):
     """e^a overflows, and so do losses and gradients."""
-    adaptive_log_softmax = model_module.adaptive_log_softmax
-    adaptive_softmax_forward = model_module.adaptive_softmax_forward
+    adaptive_log_softmax = ends_module.adaptive_log_softmax
+    adaptive_softmax_forward = ends_module.adaptive_softmax_forward
 
     def log_softmax(hidden, clusters):
         log_p = adaptive_log_softmax(hidden, clusters)
@@ -104,8 +105,8 @@ def softmax_without_its_largest(monkeypatch):
         nll = np.log(np.exp(nll)).astype(nll.dtype)
         return nll, cache
 
-    monkeypatch.setattr(model_module, "adaptive_log_softmax", log_softmax)
-    monkeypatch.setattr(model_module, "adaptive_softmax_forward", forward)
+    monkeypatch.setattr(ends_module, "adaptive_log_softmax", log_softmax)
+    monkeypatch.setattr(ends_module, "adaptive_softmax_forward", forward)
 
 
 def attention_without_its_largest(monkeypatch):
@@ -150,7 +151,7 @@ BROKEN = [
     ("reference", "memory", positions_in_reverse),
     ("long-memory", "log-probabilities", coarse_positions),
     ("long-memory", "by the reader", a_little_more(TransformerXLReader, "log_probs")),
-    ("long-memory", "sum of probabilities", a_little_more(model_module, "adaptive_log_softmax")),
+    ("long-memory", "sum of probabilities", a_little_more(ends_module, "adaptive_log_softmax")),
     ("positions", "sinusoids", coarse_positions),
     ("extreme", "logits in float64", softmax_without_its_largest),
     ("extreme", "logits in float32", softmax_without_its_largest),

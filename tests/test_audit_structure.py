@@ -6,7 +6,7 @@ import pytest
 from npxl import IGNORE, ModelConfig, TransformerXL
 from npxl.audit import audit
 from npxl.audit.sections import adjoint, zeros
-from npxl.models import decoder_layer, transformer_xl
+from npxl.models import decoder_layer, segment_model, transformer_xl
 
 PLAIN = ModelConfig(vocab_size=9)
 CLUSTERS = ModelConfig(
@@ -152,9 +152,9 @@ def overwriting(grads_of):
 @pytest.mark.parametrize(
     ("module", "function", "grads_of", "config", "row"),
     [
-        (transformer_xl, "embedding_backward", lambda a: a[3][0].table, PLAIN, "embedding.weight"),
+        (segment_model, "embedding_backward", lambda a: a[3][0].table, PLAIN, "embedding.weight"),
         (
-            transformer_xl, "embedding_backward", lambda a: a[3][1].projection, CLUSTERS,
+            segment_model, "embedding_backward", lambda a: a[3][1].projection, CLUSTERS,
             "embedding.1.projection",
         ),
         (decoder_layer, "relative_attention_backward", lambda a: a[3].u, PLAIN, "attention.u"),
@@ -170,14 +170,14 @@ def test_a_token_that_counts_once_however_often_it_is_read_is_found_in_sums(monk
         rows = dy.reshape(-1, dy.shape[-1]) * np.sqrt(dy.shape[-1])
         grads[0].table[tokens.ravel()] += rows  # NumPy adds the last of a repeated token's rows
 
-    monkeypatch.setattr(transformer_xl, "embedding_backward", wrong)
+    monkeypatch.setattr(segment_model, "embedding_backward", wrong)
     assert wrong_rows(PLAIN, "sums") == {"streams"}
 
 
 def test_a_gradient_that_is_not_linear_in_the_cotangent_is_found_in_sums(monkeypatch):
-    right = transformer_xl.adaptive_softmax_backward
+    right = segment_model.adaptive_softmax_backward
     monkeypatch.setattr(
-        transformer_xl, "adaptive_softmax_backward",
+        segment_model, "adaptive_softmax_backward",
         lambda dnll, *others: right(dnll / (1 + np.abs(dnll).sum()), *others),
     )  # fmt: skip
     assert "targets" in wrong_rows(PLAIN, "sums")
@@ -254,32 +254,32 @@ def test_a_path_that_must_not_be_there_is_named(monkeypatch, change, row):
 
 def test_targets_to_ignore_that_matter_are_named(monkeypatch):
     forward, backward = (
-        getattr(transformer_xl, f"adaptive_softmax_{way}") for way in ("forward", "backward")
+        getattr(segment_model, f"adaptive_softmax_{way}") for way in ("forward", "backward")
     )
 
     def costing(hidden, targets, clusters):
         nll, cache = forward(hidden, targets, clusters)
         return np.where(targets == IGNORE, 1.0, nll), cache
 
-    monkeypatch.setattr(transformer_xl, "adaptive_softmax_forward", costing)
+    monkeypatch.setattr(segment_model, "adaptive_softmax_forward", costing)
     assert wrong_rows(PLAIN, "zeros") == {"losses of ignored targets"}
-    monkeypatch.setattr(transformer_xl, "adaptive_softmax_forward", forward)
+    monkeypatch.setattr(segment_model, "adaptive_softmax_forward", forward)
 
     def pulling(dnll, cache, *others):
         return backward(dnll, cache, *others) + 1e-50 * dnll[..., None]
 
-    monkeypatch.setattr(transformer_xl, "adaptive_softmax_backward", pulling)
+    monkeypatch.setattr(segment_model, "adaptive_softmax_backward", pulling)
     assert "cotangents of ignored targets" in wrong_rows(PLAIN, "zeros")
 
 
 def test_rows_that_nobody_uses_and_that_change_are_named(monkeypatch):
-    right = transformer_xl.embedding_backward
+    right = segment_model.embedding_backward
 
     def everywhere(dy, tokens, clusters, grads):
         right(dy, tokens, clusters, grads)
         grads[-1].table[...] += 1e-200
 
-    monkeypatch.setattr(transformer_xl, "embedding_backward", everywhere)
+    monkeypatch.setattr(segment_model, "embedding_backward", everywhere)
     assert wrong_rows(CLUSTERS, "zeros") == {"unused rows of embedding.2.weight"}
     monkeypatch.setattr(zeros, "embedding_backward", everywhere)
     assert wrong_rows(PLAIN, "zeros") == {"rows of symbols that are not read"}

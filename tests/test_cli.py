@@ -30,7 +30,7 @@ from npxl.cli import main
 from npxl.cli.options import configured
 from npxl.config import to_dict
 from npxl.inference import evaluate, generate
-from npxl.models import transformer_xl
+from npxl.models import segment_model
 from npxl.presets import PRESETS
 
 SMALL = [
@@ -538,7 +538,7 @@ def test_audit_in_80_columns_of_any_encoding_is_whole(here, monkeypatch):
 
 
 def test_audit_of_a_wrong_gradient_says_which_and_has_exit_code_1(here, monkeypatch, capsys):
-    monkeypatch.setattr(transformer_xl, "embedding_backward", lambda *arguments: None)
+    monkeypatch.setattr(segment_model, "embedding_backward", lambda *arguments: None)
     monkeypatch.setitem(npxl.audit.scaling._LARGEST, "n_layer", 1)  # sooner done
     words = ["audit", "--preset", "tiny", "--seed", "7", "--only", "gradients/one-token"]
     assert main(words) == 1

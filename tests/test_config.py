@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from npxl import ModelConfig, NpxlError, TrainConfig, TransformerXL
+from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.bench.arithmetic import training_step
-from npxl.config import from_dict, to_dict
+from npxl.config import config_of, from_dict, to_dict
 from npxl.params import n_parameters
 from npxl.presets import PRESETS, preset
 from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
@@ -38,6 +38,14 @@ BAD = [
     (ModelConfig, "pre_lnorm untie_r tie_weight", NOT_BOOLEANS),
     (ModelConfig, "initial_memory", ["zero", "", None, 0]),
     (ModelConfig, "attn_type", ["Dai", "alrfou", "", None, 0]),
+    (LSTMConfig, "vocab_size n_layer d_model", [0, -1, None, *NOT_INTEGERS]),
+    (LSTMConfig, "dropout", [-0.1, 1.0, *NOT_NUMBERS]),
+    (LSTMConfig, "init_std proj_init_std", [-0.02, *NOT_NUMBERS]),
+    (LSTMConfig, "d_embed", [0, *NOT_INTEGERS]),
+    (LSTMConfig, "div_val", [0, None, *NOT_INTEGERS]),
+    (LSTMConfig, "cutoffs", [None, 3, (3, 3), (256,), (1.0,)]),
+    (LSTMConfig, "tie_projs", [None, (0,), (True,)]),
+    (LSTMConfig, "tie_weight", NOT_BOOLEANS),
     (
         TrainConfig,
         "batch_size batch_chunk tgt_len steps eval_interval log_interval",
@@ -73,7 +81,7 @@ def test_a_bad_value_is_an_error_that_names_field_and_value(kind, name, value):
     assert str(error.value).startswith(f"{name} is {value!r}, but it must be ")
 
 
-@pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])
+@pytest.mark.parametrize("kind", [ModelConfig, LSTMConfig, TrainConfig])
 def test_every_field_is_validated(kind):
     assert {field.name for field in fields(kind)} == {name for k, name, _ in CASES if k is kind}
 
@@ -96,7 +104,7 @@ def test_an_option_that_nothing_reads_is_an_error_that_says_what_would(values, r
         TrainConfig(**values)
 
 
-@pytest.mark.parametrize("kind", [ModelConfig, TrainConfig])
+@pytest.mark.parametrize("kind", [ModelConfig, LSTMConfig, TrainConfig])
 def test_every_field_is_documented(kind):
     for field in fields(kind):
         assert f"\n    {field.name}\n        " in kind.__doc__
@@ -306,3 +314,26 @@ def test_reach_in_segments(window, reach, exact):
     """Two layers that see 8 positions in memory and 8 of the segment, the last one itself."""
     config = ModelConfig(n_layer=2, mem_len=8, attn_window=window)
     assert (config.longest_reach(tgt_len=8), config.reach_is_exact) == (reach, exact)
+
+
+@pytest.mark.parametrize("ext_len", [0, 3])
+def test_without_memory_nothing_reaches_out_of_its_segment(ext_len):
+    config = ModelConfig(n_layer=3, mem_len=0, ext_len=ext_len)
+    assert config.longest_reach(tgt_len=8) == 7 + ext_len
+    assert replace(config, attn_window=2).longest_reach(tgt_len=8) == 3
+
+
+def test_an_lstm_reaches_back_to_the_beginning():
+    config = LSTMConfig()
+    assert config.reach is config.longest_reach(tgt_len=8) is None
+    assert config.reach_is_exact
+
+
+def test_the_options_of_an_lstm_are_among_a_transformer_xls():
+    """So that one list of options on the command line is that of both."""
+    assert {f.name for f in fields(LSTMConfig)} < {f.name for f in fields(ModelConfig)}
+
+
+def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(NpxlError, match="no architecture 'gru'; npxl has transformer_xl, lstm"):
+        config_of("gru", {})

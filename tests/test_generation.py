@@ -110,12 +110,8 @@ def test_tokens_come_one_by_one_and_none_is_predicted_in_vain():
     class Counting:
         config = model.config
 
-        def reconfigured(self, **changes):
-            self.inner = model.reconfigured(**changes)
-            return self
-
-        def reader(self, batch_size):
-            self.reading = self.inner.reader(batch_size)
+        def continuation(self, mem_len):
+            self.reading = model.continuation(mem_len)
             return self
 
         def log_probs(self, inputs):

@@ -38,7 +38,7 @@ def test_what_a_prompt_shows_of_results_is_short(tmp_path):
     model = npxl.TransformerXL(config)
     forward = model.forward(np.zeros((2, 4), int), np.ones((2, 4), int), model.init_memory(2))
     mean = f"{forward.nll.mean():.4g}"
-    assert repr(forward) == f"TransformerXLForward(nll [2, 4], mean {mean} nats, memory of 3)"
+    assert repr(forward) == f"SegmentForward(nll [2, 4], mean {mean} nats, memory of 3)"
 
 
 def test_another_name_is_an_attribute_error():

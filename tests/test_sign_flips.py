@@ -20,7 +20,7 @@ from test_reading_kernels import EDGES, EDGES_OF_ONE, check_one, check_packed
 
 import npxl.kernels
 import npxl.layers
-from npxl import MaskKey, ModelConfig, NpxlError
+from npxl import LSTMConfig, MaskKey, ModelConfig, NpxlError
 from npxl.audit import audit, scaling
 from npxl.audit.gradients import gradcheck
 from npxl.audit.sections import gradients
@@ -34,8 +34,9 @@ from npxl.kernels.relative_attention import (
 from npxl.layers import attention
 from npxl.layers.content_attention import ContentWeights
 from npxl.layers.dropout import dropout_cache
+from npxl.layers.lstm import LSTMWeights
 from npxl.layers.shaw_attention import ShawWeights
-from npxl.models import decoder_layer, transformer_xl
+from npxl.models import decoder_layer, lstm, segment_model, transformer_xl
 from npxl.testing.strategies import PLACES
 
 # Nothing is shared, so that a parameter's gradient comes from one place.
@@ -43,6 +44,10 @@ CONFIG = ModelConfig(
     vocab_size=7, cutoffs=(3, 5), div_val=2, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=4,
     mem_len=3, attn_window=3, untie_r=True, tie_weight=False, dropout=0.2, dropatt=0.2,
 )  # fmt: skip
+LSTM_CONFIG = LSTMConfig(
+    vocab_size=7, cutoffs=(3, 5), div_val=2, n_layer=2, d_model=6, tie_weight=False, dropout=0.2
+)
+MODULES = (decoder_layer, transformer_xl, lstm, segment_model)
 
 
 def check(config):
@@ -92,6 +97,8 @@ each_flip = pytest.mark.parametrize(
             for name in ContentWeights._fields
         ),
         ("add_learned_backward", "d_table", "layers.?.position"),
+        *(("lstm_backward", f"grads.{name}", f"layers.?.{name}") for name in LSTMWeights._fields),
+        ("lstm_backward", "return", "layers.0.*"),  # twice, so that the input is right again
         *(
             ("feed_forward_backward", f"grads.{name}", f"layers.?.feed_forward.{name}")
             for name in ("w_1", "b_1", "w_2", "b_2")
@@ -122,10 +129,12 @@ each_flip = pytest.mark.parametrize(
 
 def flip(monkeypatch, function, part):
     """Flips it; returns a configuration that uses it."""
-    module = decoder_layer if hasattr(decoder_layer, function) else transformer_xl
+    module = next(each for each in MODULES if hasattr(each, function))
     monkeypatch.setattr(module, function, flipped(getattr(module, function), part))
     kinds = {"shaw": "shaw", "content": "vaswani", "add": "al-rfou"}
     kind = kinds.get(function.partition("_")[0], "dai")
+    if module is lstm:
+        return LSTM_CONFIG
     return replace(CONFIG, attn_type=kind, clamp_len=2, untie_r=kind == "dai")
 
 
@@ -160,7 +169,7 @@ ATTENTION = relative_attention_heads_backward  # has a test of its own below
 
 def signs():
     """(module, function, number of the sign in it, expression) for all signs of backward passes."""
-    modules = [transformer_xl, decoder_layer] + [
+    modules = list(MODULES) + [
         importlib.import_module(f"{package.__name__}.{module.name}")
         for package in (npxl.layers, npxl.kernels)
         for module in pkgutil.iter_modules(package.__path__)
@@ -208,8 +217,10 @@ def each(signs):
 @each(signs())
 def test_every_sign_matters(monkeypatch, module, function, n):
     wrong = exchanged(module, function, n)
-    if hasattr(transformer_xl.TransformerXL, function.name):
-        monkeypatch.setattr(transformer_xl.TransformerXL, function.name, wrong)
+    models = segment_model.SegmentModel, transformer_xl.TransformerXL, lstm.LSTM
+    owner = [model for model in models if model.__module__ == module.__name__]
+    if owner and function.name in vars(owner[0]):
+        monkeypatch.setattr(owner[0], function.name, wrong)
     else:
         right = getattr(module, function.name)
         for name, each in list(sys.modules.items()):
@@ -218,7 +229,8 @@ def test_every_sign_matters(monkeypatch, module, function, n):
     one = replace(CONFIG, n_layer=1)
     shaw = replace(one, attn_type="shaw", clamp_len=1, untie_r=False)
     places = [replace(shaw, attn_type=attn_type) for attn_type in PLACES]
-    configs = (one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9), *places)
+    configs = [one, replace(one, pre_lnorm=True), shaw, replace(shaw, clamp_len=9), *places]
+    configs.append(replace(LSTM_CONFIG, n_layer=1))
     try:
         assert not all(check(config).passed for config in configs)
     except NpxlError:

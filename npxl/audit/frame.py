@@ -10,13 +10,14 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from npxl.audit.scaling import scaled_down
 from npxl.config import ModelConfig
+from npxl.models.architectures import model_class
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import Picture
 
@@ -158,6 +159,8 @@ class Section:
         In the order in which they are run.
     pictures
         Of the rows of those checks that were run, which may be some of them.
+    architectures
+        Whose models it is about.
     """
 
     name: str
@@ -165,6 +168,7 @@ class Section:
     proves: str
     checks: tuple[Check, ...]
     pictures: Callable[[Rows], Iterable[Picture]] = no_pictures
+    architectures: tuple[str, ...] = ("transformer_xl",)
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ class Subject:
     """What is audited: a configuration, scaled down, and a seed."""
 
     config: ModelConfig
-    """As it was given."""
+    """As it was given.  To sections that name others among their architectures, one of theirs."""
     seed: int = 0
     trained: Callable[[], Trained] | None = field(default=None, compare=False, repr=False)
     """Loads what was trained in this configuration, if anything was; NpxlError if it cannot."""
@@ -199,7 +203,8 @@ class Subject:
         Its biases are drawn as well: where one is 0, what does not use it looks right.
         """
         config = replace(scaled_down(self.config, larger), **changes)
-        model = TransformerXL(config, seed=self.seed, dtype=np.float64)
+        kind = cast(type[TransformerXL], model_class(config))
+        model = kind(config, seed=self.seed, dtype=np.float64)
         draw = self.draw("biases")
         for tensor in model.params.values():
             if not tensor.any():

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl import reference
+from npxl import reference, reference_lstm
 from npxl.audit.report import Error, GradientReport, TensorCheck, smallest
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig
 from npxl.errors import NpxlError
 from npxl.layers.dropout import MaskKey, dropout_forward, mask_key
 from npxl.memory import Memory
 from npxl.models import Rng
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 from npxl.params import Params
 
 Array = NDArray[Any]
@@ -37,12 +37,16 @@ COMPLEX_STEP = 1e-30
 CENTRAL_TOLERANCE = 1e-7
 COMPLEX_TOLERANCE = 1e-11
 VANISHING = 1e-4
+_REFERENCES: Mapping[str, Callable[..., reference.Output]] = {
+    "transformer_xl": reference.forward,
+    "lstm": reference_lstm.forward,
+}
 INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
 
 
 def gradcheck(
-    model: TransformerXL,
+    model: SegmentModel,
     inputs: Array,
     targets: Array,
     memory: Memory,
@@ -166,13 +170,14 @@ def _check_tensor(
     )
 
 
-def reference_mask(key: MaskKey | None, config: ModelConfig) -> reference.Mask:
+def reference_mask(key: MaskKey | None, config: LanguageModelConfig) -> reference.Mask:
     """The dropout masks of `key` in the form in which the reference applies them."""
     if key is None:
         return reference.no_dropout
 
     def mask(name: str, x: Array) -> Array:
-        rate = config.dropatt if name.endswith("attention_probabilities") else config.dropout
+        is_attention = name.endswith("attention_probabilities")
+        rate = getattr(config, "dropatt" if is_attention else "dropout")
         site = key.site(name)
         if name == "positions":
             site = site.shared()
@@ -189,7 +194,7 @@ class SegmentLoss:
 
     def __init__(
         self,
-        model: TransformerXL,
+        model: SegmentModel,
         inputs: Array,
         targets: Array,
         memory: Memory,
@@ -267,7 +272,7 @@ class SegmentLoss:
         return float((fwd.nll * self.dnll).sum()), fwd.active
 
     def _reference(self, name: str) -> reference.Output:
-        return reference.forward(
+        return _REFERENCES[self.model.config.architecture](
             self.complex_params, self.model.config, self.inputs, self.targets,
             self.memory.layers, self.mask, self.complex_embedded if name == INPUT else None,
         )  # fmt: skip

@@ -6,6 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from rich.console import Console
 
@@ -13,12 +14,12 @@ from npxl.audit.frame import Check, Result, Section, Subject, Trained
 from npxl.audit.outcome import AuditReport, CheckOutcome
 from npxl.audit.sections import SECTIONS
 from npxl.audit.terminal import Terminal
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig, ModelConfig
 from npxl.errors import NpxlError
 
 
 def audit(
-    config: ModelConfig,
+    config: LanguageModelConfig,
     seed: int = 0,
     console: Console | None = None,
     *,
@@ -31,7 +32,7 @@ def audit(
     Parameters
     ----------
     config
-        Scaled down where a check says so.
+        Scaled down where a check says so.  Sections about other architectures are left out.
     seed
         Of parameters, tokens and cotangents.
     console
@@ -54,8 +55,8 @@ def audit(
     NpxlError
         When there is no section or check of a name in `only`.
     """
-    chosen = _chosen(only)
-    subject = Subject(config, seed, trained)
+    chosen = _chosen(only, config.architecture)
+    subject = Subject(cast(ModelConfig, config), seed, trained)
     outcomes: list[CheckOutcome] = []
     report = AuditReport(subject, tuple(command), ())
     with Terminal(console) as terminal:
@@ -78,18 +79,19 @@ def audit(
     return report
 
 
-def _chosen(only: Sequence[str]) -> list[tuple[Section, list[Check]]]:
-    """Sections, each with those of its checks that are to be run."""
-    names = {section.name: [check.name for check in section.checks] for section in SECTIONS}
+def _chosen(only: Sequence[str], architecture: str) -> list[tuple[Section, list[Check]]]:
+    """Sections about an architecture, each with those of its checks that are to be run."""
+    sections = [section for section in SECTIONS if architecture in section.architectures]
+    names = {section.name: [check.name for check in section.checks] for section in sections}
     known = [*names, *(f"{section}/{check}" for section in names for check in names[section])]
     for name in only:
         if name not in known:
             raise NpxlError(
-                f"only is {name!r}, but an audit has no such section or check; it has "
-                f"{', '.join(known)}."
+                f"only is {name!r}, but an audit of this model has no such section or check; it "
+                f"has {', '.join(known)}."
             )
     chosen = []
-    for section in SECTIONS:
+    for section in sections:
         checks = [
             check
             for check in section.checks

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
-from npxl.config import ModelConfig
+from npxl.config import LSTMConfig, ModelConfig, to_dict
+
+Config = TypeVar("Config", ModelConfig, LSTMConfig)
 
 # Large enough for every mechanism to act, small enough to perturb entry by entry.
 _LARGEST = {
@@ -37,7 +40,7 @@ _MOST_CUTOFFS, _DIV_VAL = 3, 2
 _INIT_STD = 0.98
 
 
-def scaled_down(config: ModelConfig, larger: bool = False) -> ModelConfig:
+def scaled_down(config: Config, larger: bool = False) -> Config:
     """The same form with every size cut to what can be checked entry by entry.
 
     The window keeps its relation to the memory: W ≤ mem_len + 1 or not.  The vocabulary is cut
@@ -54,9 +57,9 @@ def scaled_down(config: ModelConfig, larger: bool = False) -> ModelConfig:
     sizes = {
         name: min(value, largest)
         for name, largest in limits.items()
-        if (value := getattr(config, name)) is not None
+        if (value := to_dict(config).get(name)) is not None
     }
-    if config.attn_window is not None:
+    if isinstance(config, ModelConfig) and config.attn_window is not None:
         within = config.attn_window <= config.mem_len + 1
         longest = sizes["mem_len"] + (1 if within else 2)
         sizes["attn_window"] = min(config.attn_window, longest)

@@ -51,7 +51,7 @@ def segment(
     """
     config, draw = model.config, subject.draw(name)
     if n_before is None:
-        n_before = config.mem_len + config.ext_len + 1
+        n_before = config.segments_to_fill(1) + config.ext_len + 1
 
     def tokens(length: int) -> Array:
         n = batch_size * length

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from npxl.cli.options import AsJson, preset_help
 from npxl.cli.output import print_json, print_table
-from npxl.config import ModelConfig, TrainConfig, to_dict
+from npxl.config import LanguageModelConfig, TrainConfig, to_dict
 from npxl.errors import NpxlError
 from npxl.presets import PRESETS
 from npxl.presets import preset as find_preset
@@ -59,17 +59,18 @@ def _of_preset(name: str) -> dict[str, Any]:
         "preset": name,
         "summary": preset.summary,
         **_size(preset.model, preset.train),
+        "architecture": preset.model.architecture,
         "model": to_dict(preset.model),
         "train": to_dict(preset.train),
     }
 
 
-def _size(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
+def _size(model: LanguageModelConfig, train: TrainConfig) -> dict[str, Any]:
+    from npxl.models.architectures import model_class
     from npxl.models.ends import tables
-    from npxl.models.transformer_xl import TransformerXL
     from npxl.params import n_parameters
 
-    shapes = TransformerXL.parameter_shapes(model)
+    shapes = model_class(model).parameter_shapes(model)
     others = {name: shape for name, shape in shapes.items() if name not in tables(model)}
     return {
         "parameters": n_parameters(shapes),
@@ -82,10 +83,14 @@ def _size(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
 def _rows(values: dict[str, Any]) -> dict[str, Any]:
     """What is above the configuration, for people."""
     head = _run_rows(values) if "run" in values else {n: values[n] for n in ("preset", "summary")}
+    reach = "all tokens before"
+    if values["reach"] is not None:
+        reach = f"{'' if values['reach_is_exact'] else 'at most '}{values['reach']:,} tokens"
     size = {
+        "architecture": values["architecture"],
         "parameters": values["parameters"],
         "without embeddings": values["parameters_without_embeddings"],
-        "reach": f"{'' if values['reach_is_exact'] else 'at most '}{values['reach']:,} tokens",
+        "reach": reach,
     }
     return {**head, **size}
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig, checked_int
+from npxl.config import LanguageModelConfig, checked_int
 from npxl.data import Split
 from npxl.data.streams import require_text, segment
 from npxl.models import LanguageModel, Reader
@@ -21,7 +21,7 @@ from npxl.threads import run_parallel, shards
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_TOKENS_AT_ONCE = 256
+TOKENS_AT_ONCE = 256
 """Tokens in a worker's forward pass beyond which more streams make it larger, but no faster."""
 
 _AFFORDABLE_WARM_UP = 1 / 8
@@ -49,6 +49,40 @@ class Score:
     tokens: int
     nll: float
     tokens_per_second: float
+
+
+class Reading:
+    """What all threads of an evaluation have read so far, and whether they are to go on.
+
+    Parameters
+    ----------
+    n_reads
+        Tokens to predict, those of the warm-up included.
+    progress, stop
+        As for `evaluate`.
+    """
+
+    def __init__(
+        self,
+        n_reads: int,
+        progress: Callable[[int, int], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self._n_reads, self._progress, self._stop = n_reads, progress, stop
+        self._n_done, self._lock = 0, threading.Lock()
+
+    def score(self, reader: Reader, inputs: Array, targets: Array) -> Array:
+        """What the reader's `score` returns; EvaluationStopped when `stop` says so before."""
+        if self._stop is not None and self._stop():
+            raise EvaluationStopped
+        # A model that diverged overflows; its score says so.
+        with np.errstate(all="ignore"):
+            nll = reader.score(inputs, targets)
+        with self._lock:
+            self._n_done += targets.size
+            if self._progress is not None:
+                self._progress(self._n_done, self._n_reads)
+        return nll
 
 
 def bits_per_character(nll: float, *splits: Split) -> float:
@@ -142,13 +176,15 @@ def score(
     return nll
 
 
-def warm_up_segments(config: ModelConfig, tgt_len: int) -> int:
+def warm_up_segments(config: LanguageModelConfig, tgt_len: int) -> int | None:
     """Segments R before a segment that its scores depend on; derived in docs/evaluation.md.
 
     The smaller of what the memory passes on, n_layer · ⌈mem_len / T⌉ + ⌈ext_len / T⌉, and what the
-    window lets through, ⌈n_layer · (W − 1) / T⌉.
+    window lets through, ⌈n_layer · (W − 1) / T⌉.  None where it is all of them.
     """
-    passed_on = config.n_layer * _ceil_div(config.mem_len, tgt_len)
+    if config.longest_reach(tgt_len) is None:
+        return None
+    passed_on = config.n_layer * config.segments_to_fill(tgt_len)
     passed_on += _ceil_div(config.ext_len, tgt_len)
     if config.reach is None:
         return passed_on
@@ -175,7 +211,7 @@ class _Plan:
 
 
 def _plan(
-    config: ModelConfig, tokens: Array, tgt_len: int, n_streams: int | None, n_workers: int
+    config: LanguageModelConfig, tokens: Array, tgt_len: int, n_streams: int | None, n_workers: int
 ) -> _Plan:
     require_text(tokens)
     tgt_len = checked_int("tgt_len", tgt_len, minimum=1)
@@ -184,6 +220,8 @@ def _plan(
     n_pairs = len(tokens) - 1
     n_segments = n_pairs // tgt_len
     warm_up = warm_up_segments(config, tgt_len)
+    if warm_up is None:
+        warm_up = n_segments  # so that there is nothing for a second stream
     if n_streams is None:
         n_streams = _streams_that_pay(n_segments, warm_up, tgt_len, n_workers)
     n_streams = max(1, min(n_streams, n_segments - warm_up))
@@ -194,7 +232,7 @@ def _plan(
 
 def _streams_that_pay(n_segments: int, warm_up: int, tgt_len: int, n_workers: int) -> int:
     """One stream for each worker, and more while the passes are small and warm-up is cheap."""
-    n_streams = n_workers * max(1, _TOKENS_AT_ONCE // tgt_len)
+    n_streams = n_workers * max(1, TOKENS_AT_ONCE // tgt_len)
     if warm_up > 0:
         n_streams = min(n_streams, 1 + int(_AFFORDABLE_WARM_UP * n_segments / warm_up))
     return max(n_workers, n_streams - n_streams % n_workers)
@@ -210,24 +248,10 @@ def _read(
     stop: Callable[[], bool] | None = None,
 ) -> list[T]:
     """What `consume` makes of the scores of each worker's share of the streams."""
-    n_done = 0
-    lock = threading.Lock()
-
-    def read(reader: Reader, inputs: Array, targets: Array) -> Array:
-        nonlocal n_done
-        if stop is not None and stop():
-            raise EvaluationStopped
-        # A model that diverged overflows; its score says so.
-        with np.errstate(all="ignore"):
-            nll = reader.score(inputs, targets)
-        with lock:
-            n_done += targets.size
-            if progress is not None:
-                progress(n_done, plan.n_reads)
-        return nll
+    reading = Reading(plan.n_reads, progress, stop)
 
     def task(streams: range) -> Callable[[], T]:
-        return lambda: consume(_scored(model, tokens, plan, streams, read))
+        return lambda: consume(_scored(model, tokens, plan, streams, reading))
 
     tasks = [task(streams) for streams in shards(plan.n_streams, n_workers)]
     return run_parallel(tasks, n_workers)
@@ -238,7 +262,7 @@ def _scored(
     tokens: Array,
     plan: _Plan,
     streams: range,
-    read: Callable[[Reader, Array, Array], Array],
+    reading: Reading,
 ) -> Iterator[tuple[Array, Array]]:
     """Scores of some streams, piece by piece: numbers of the first pairs [b], and nll [b, T]."""
     starts = np.array(streams) * plan.stride * plan.tgt_len  # [b]
@@ -246,7 +270,7 @@ def _scored(
     stop = (plan.warm_up + plan.stride) * plan.tgt_len
     for position in range(0, stop, plan.tgt_len):
         pairs = segment(tokens, starts, position, plan.tgt_len, model.config.ext_len)
-        nll = read(reader, *pairs)
+        nll = reading.score(reader, *pairs)
         is_warm = position >= plan.warm_up * plan.tgt_len
         rows = slice(None) if is_warm else slice(int(streams.start == 0))
         yield starts[rows] + position, nll[rows]
@@ -256,7 +280,7 @@ def _scored(
         for position in range(stop, plan.n_pairs - int(last[0]), plan.tgt_len):
             length = min(plan.tgt_len, plan.n_pairs - int(last[0]) - position)
             pairs = segment(tokens, last, position, length, model.config.ext_len)
-            nll = read(reader, *pairs)
+            nll = reading.score(reader, *pairs)
             yield last + position, nll
 
 

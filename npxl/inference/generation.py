@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 from npxl.config import checked_int
 from npxl.errors import NpxlError
-from npxl.models import LanguageModel
+from npxl.models import Continuation, LanguageModel
 from npxl.threads import available_cores, helpers
 
 Array = NDArray[Any]
@@ -66,7 +66,8 @@ def generate(
     seed
         The same seed draws the same tokens; or a generator to draw from.
     mem_len
-        Tokens to remember; None: as many as the model's configuration says.
+        Tokens to remember; None: as many as the model's configuration says.  An LSTM remembers
+        all of them in its own way, and takes no number.
 
     Yields
     ------
@@ -93,17 +94,12 @@ def generate(
         raise NpxlError(f"top_p is {top_p!r}, but it must be more than 0 and at most 1.")
     if isinstance(seed, int) and seed < 0:
         raise NpxlError(f"seed is {seed}, but it must be at least 0.")
-    config = model.config
-    if mem_len is None:
-        mem_len = config.mem_len
-    window = mem_len + 1 if config.attn_window is None else min(config.attn_window, mem_len + 1)
-    model = model.reconfigured(mem_len=mem_len, attn_window=window, ext_len=0)
-    rng = np.random.default_rng(seed)
-    return _continuation(model, ids, n_tokens, temperature, top_k, top_p, rng)
+    reader, rng = model.continuation(mem_len), np.random.default_rng(seed)
+    return _continuation(reader, ids, n_tokens, temperature, top_k, top_p, rng)
 
 
 def _continuation(
-    model: LanguageModel,
+    reader: Continuation,
     prompt: Array,
     n_tokens: int,
     temperature: float,
@@ -113,12 +109,10 @@ def _continuation(
 ) -> Iterator[Generated]:
     blas = ThreadpoolController().select(user_api="blas")
 
-    read = _reading(model)
-
     def after(ids: Array) -> Array:
         # Each token alone, so that a caller who does not ask for more leaves no limit behind.
         with blas.limit(limits=1), helpers(available_cores() - 1):
-            return _next_log_probs(read, ids)
+            return _next_log_probs(reader, ids)
 
     for start in range(0, len(prompt), _PROMPT_SEGMENT):
         log_p = after(prompt[start : start + _PROMPT_SEGMENT])
@@ -129,26 +123,10 @@ def _continuation(
             log_p = after(np.array([token]))
 
 
-def _reading(model: LanguageModel) -> Callable[[Array], Array]:
-    """What goes on with ids [1, K], and gives log p of every symbol after the last: [1, ·, V]."""
-    if model.config.encodes_distances:
-        return model.reader(1).log_probs
-    n_seen = model.config.mem_len + 1
-    alone = model.reconfigured(mem_len=0)
-    seen = np.empty((1, 0), np.int64)
-
-    def read_again(ids: Array) -> Array:
-        nonlocal seen
-        seen = np.concatenate([seen, ids], axis=1)[:, -n_seen:]
-        return alone.log_probs(seen, alone.init_memory(1))[0]
-
-    return read_again
-
-
-def _next_log_probs(read: Callable[[Array], Array], ids: Array) -> Array:
+def _next_log_probs(reader: Continuation, ids: Array) -> Array:
     """log p of every symbol after the last of `ids` [K], which is read: float64 [V]."""
     with np.errstate(all="ignore"):
-        log_p = read(ids[None])
+        log_p = reader.log_probs(ids[None])
     last: Array = log_p[0, -1].astype(np.float64)
     if np.isnan(last).any() or last.max() == -math.inf:
         raise NpxlError(

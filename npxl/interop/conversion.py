@@ -16,6 +16,7 @@ from npxl.errors import NpxlError
 from npxl.interop.original import read_original
 from npxl.interop.tensors import HUGGING_FACE, ORIGINAL, Dialect, Part, Tensor, tensors
 from npxl.interop.transfoxl import read_transfoxl, write_transfoxl
+from npxl.models import LanguageModel
 from npxl.models.files import load_model
 from npxl.models.transformer_xl import TransformerXL
 from npxl.params import n_parameters
@@ -46,7 +47,7 @@ class Conversion:
 
 
 def convert(
-    source: str | Path | TransformerXL,
+    source: str | Path | LanguageModel,
     out: str | Path,
     target: Target | None = None,
     options: str | Path | Mapping[str, Any] | None = None,
@@ -89,15 +90,15 @@ def convert(
 
 
 def _read(
-    source: str | Path | TransformerXL, options: str | Path | Mapping[str, Any] | None
+    source: str | Path | LanguageModel, options: str | Path | Mapping[str, Any] | None
 ) -> tuple[Source, TransformerXL]:
-    if isinstance(source, TransformerXL):
+    if not isinstance(source, str | Path):
         if options is not None:
             raise NpxlError(
                 "Options of the original code (--args) belong to its state dict, but this is a "
                 "model of npxl, which has its own: leave them out."
             )
-        return "npxl", source
+        return "npxl", _transformer_xl(source)
     path = Path(source)
     if options is not None:
         if path.is_dir():
@@ -109,11 +110,22 @@ def _read(
     if path.is_dir():
         return "transfoxl", read_transfoxl(path)
     try:
-        return "npxl", load_model(path)
+        model = load_model(path)
     except NpxlError as error:
         raise NpxlError(
             f"{error} A state dict of the original code needs its options as well: --args FILE."
         ) from error
+    return "npxl", _transformer_xl(model)
+
+
+def _transformer_xl(model: LanguageModel) -> TransformerXL:
+    """The model, if it is one that the other implementations have."""
+    if not isinstance(model, TransformerXL):
+        raise NpxlError(
+            f"This model is of the architecture {model.config.architecture}, but only a "
+            "transformer_xl can be converted."
+        )
+    return model
 
 
 @dataclass(frozen=True)

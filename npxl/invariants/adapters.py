@@ -14,7 +14,8 @@ from npxl.inference.generation import generate
 from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.dropout import MaskKey
 from npxl.memory import Memory
-from npxl.models import LanguageModel, Reader
+from npxl.models import Reader
+from npxl.models.transformer_xl import TransformerXL
 
 Array = NDArray[Any]
 
@@ -27,7 +28,7 @@ class _Declared:
 
     ignore_index = IGNORE
 
-    def __init__(self, model: LanguageModel, tolerance: float | None = None) -> None:
+    def __init__(self, model: TransformerXL, tolerance: float | None = None) -> None:
         config = model.config
         self.model = model
         self.vocab_size = config.vocab_size
@@ -58,7 +59,7 @@ class NpxlModel(_Declared):
     masks_by_stream = True
 
     def __init__(
-        self, model: LanguageModel, tolerance: float | None = None, rng: MaskKey | None = None
+        self, model: TransformerXL, tolerance: float | None = None, rng: MaskKey | None = None
     ) -> None:
         super().__init__(model, tolerance)
         self._rng = rng

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig
 from npxl.layers.dropout import MaskKey
 from npxl.memory import Memory
 from npxl.params import Params
@@ -45,11 +45,24 @@ class Reader(Protocol):
         """Go on with some of the streams, in the given order."""
 
 
+class Continuation(Protocol):
+    """Reads one stream, of which only what follows its last token is wanted."""
+
+    def log_probs(self, inputs: Array) -> Array:
+        """log p of every symbol after the last of the next inputs [1, q]: [1, ·, V] in nats.
+
+        Before it there may be those after earlier inputs.
+        """
+
+
 class LanguageModel(Protocol):
     """What workers, loop, evaluation and generation ask of a model."""
 
-    config: ModelConfig
     params: Params
+
+    @property
+    def config(self) -> LanguageModelConfig:
+        """Shape and semantics."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -75,6 +88,12 @@ class LanguageModel(Protocol):
 
     def reader(self, batch_size: int) -> Reader:
         """For reading B streams from their beginnings, faster than by `forward`."""
+
+    def continuation(self, mem_len: int | None) -> Continuation:
+        """For continuing one text, in whatever pieces it comes, from the last mem_len tokens.
+
+        None: from as many as the configuration says.
+        """
 
     def reconfigured(self, **changes: Any) -> LanguageModel:
         """The same parameters under another configuration, such as a longer memory."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig
 from npxl.errors import NpxlError, described
 from npxl.kernels.cross_entropy import IGNORE
 from npxl.memory import Memory
@@ -57,15 +57,23 @@ def check_embedded(embedded: Array, shape: tuple[int, ...], dtype: np.dtype[Any]
 
 
 def check_memory(
-    memory: Memory, config: ModelConfig, batch_size: int, dtype: np.dtype[Any]
+    memory: Memory,
+    config: LanguageModelConfig,
+    batch_size: int,
+    dtype: np.dtype[Any],
+    length: int | None = None,
 ) -> None:
-    """The memory of as many streams as there are inputs, of a model of this configuration."""
+    """The memory of as many streams as there are inputs, of a model of this configuration.
+
+    Of any length, unless the model's memory has one.
+    """
     if not isinstance(memory, Memory):
         raise NpxlError(
             f"memory is {described(memory)}, but it must be a npxl.Memory; start with "
             f"model.init_memory({batch_size}) and go on with the memory that forward returns."
         )
-    expected = (config.n_layer, batch_size, memory.length, config.d_model)
+    length = memory.length if length is None else length
+    expected = (config.n_layer, batch_size, length, config.d_model)
     if memory.states.shape != expected:
         raise NpxlError(
             f"memory has shape {memory.states.shape}, but this model and batch need "

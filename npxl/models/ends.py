@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig
 from npxl.layers.adaptive_softmax import AdaptiveSoftmaxCache, SoftmaxCluster
 from npxl.layers.clusters import cluster_members
 from npxl.layers.embedding import EmbeddingCluster
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
 
 
-def embedding_shapes(config: ModelConfig) -> Shapes:
+def embedding_shapes(config: LanguageModelConfig) -> Shapes:
     """Names and shapes of the embedding's tensors."""
     shapes = _table_shapes("embedding", config)
     if config.has_projections:
@@ -26,7 +26,7 @@ def embedding_shapes(config: ModelConfig) -> Shapes:
     return shapes
 
 
-def softmax_shapes(config: ModelConfig) -> Shapes:
+def softmax_shapes(config: LanguageModelConfig) -> Shapes:
     """Names and shapes of the output layer's own tensors, without those of the embedding."""
     shapes = {} if config.tie_weight else _table_shapes("softmax", config)
     shapes["softmax.bias"] = (config.vocab_size,)
@@ -41,14 +41,14 @@ def softmax_shapes(config: ModelConfig) -> Shapes:
     return shapes
 
 
-def tables(config: ModelConfig) -> set[str]:
+def tables(config: LanguageModelConfig) -> set[str]:
     """Names of the tensors that have a row for each symbol of the vocabulary, or of a cluster."""
     parts = ("embedding",) if config.tie_weight else ("embedding", "softmax")
     return {name for part in parts for name in _table_shapes(part, config)}
 
 
 def embedding_weights(
-    params: Mapping[str, Array], config: ModelConfig
+    params: Mapping[str, Array], config: LanguageModelConfig
 ) -> tuple[EmbeddingCluster, ...]:
     """Views of the embedding's parameters, or of their gradients.
 
@@ -63,7 +63,9 @@ def embedding_weights(
     )
 
 
-def softmax_weights(params: Mapping[str, Array], config: ModelConfig) -> tuple[SoftmaxCluster, ...]:
+def softmax_weights(
+    params: Mapping[str, Array], config: LanguageModelConfig
+) -> tuple[SoftmaxCluster, ...]:
     """Views of the output layer's parameters, or of their gradients.
 
     What is tied is a view of the embedding's, so that both uses add to one gradient.
@@ -85,7 +87,7 @@ def softmax_weights(params: Mapping[str, Array], config: ModelConfig) -> tuple[S
 
 
 def touched_rows(
-    inputs: Array, softmax: AdaptiveSoftmaxCache, config: ModelConfig
+    inputs: Array, softmax: AdaptiveSoftmaxCache, config: LanguageModelConfig
 ) -> dict[str, list[slice | Array]]:
     """The rows of each table to which a backward pass adds something.
 
@@ -103,7 +105,7 @@ def touched_rows(
     return touched
 
 
-def _table_shapes(part: str, config: ModelConfig) -> Shapes:
+def _table_shapes(part: str, config: LanguageModelConfig) -> Shapes:
     """The tables with a row for each symbol: one for each width."""
     if config.div_val == 1:
         return {f"{part}.weight": (config.vocab_size, config.embedding_width)}
@@ -115,7 +117,7 @@ def _table_shapes(part: str, config: ModelConfig) -> Shapes:
     }
 
 
-def _output_rows(config: ModelConfig, i: int) -> tuple[str, slice]:
+def _output_rows(config: LanguageModelConfig, i: int) -> tuple[str, slice]:
     """The table of the output weights of cluster i, and its rows there."""
     part, symbols = "embedding" if config.tie_weight else "softmax", config.clusters[i]
     if config.div_val == 1:
@@ -123,11 +125,11 @@ def _output_rows(config: ModelConfig, i: int) -> tuple[str, slice]:
     return f"{part}.{i}.weight", slice(0, len(symbols))
 
 
-def _embedding_projection(config: ModelConfig, i: int) -> str:
+def _embedding_projection(config: LanguageModelConfig, i: int) -> str:
     return "embedding.projection" if config.div_val == 1 else f"embedding.{i}.projection"
 
 
-def _softmax_projection(config: ModelConfig, i: int) -> str | None:
+def _softmax_projection(config: LanguageModelConfig, i: int) -> str | None:
     """Name of the projection to the width of cluster i, the embedding's if they are tied."""
     if not config.has_projections:
         return None

@@ -78,7 +78,7 @@ def _of_seed(
 def _scores(trained: Run, setting: Setting) -> dict[str, Any]:
     """Bits a byte with the attention length of training, and with the best one."""
     model, split = trained.model("last"), trained.corpus.split(setting.split)
-    tgt_len, mem_len = setting.train.tgt_len, trained.model_config.mem_len
+    tgt_len, mem_len = setting.train.tgt_len, model.config.mem_len
 
     def bits(mem_len: int) -> float:
         read = model.reconfigured(mem_len=mem_len)
@@ -86,7 +86,7 @@ def _scores(trained: Run, setting: Setting) -> dict[str, Any]:
         return bits_per_byte(found.nll, split)
 
     memories = {mem_len}
-    if trained.model_config.encodes_distances:  # others cannot reuse states
+    if model.config.encodes_distances:  # others cannot reuse states
         memories |= {(length - 1) * tgt_len for length in setting.lengths}
     found = {memory: bits(memory) for memory in sorted(memories)}
     best = min(found, key=lambda memory: found[memory])

@@ -305,7 +305,7 @@ class Trainer:
         return Budget(
             seconds=60 * (config.minutes or 0.0),
             # Until then kernels are compiled, and segments are cheaper: the memory is not full.
-            unmeasured=2 + math.ceil(model_config.mem_len / config.tgt_len),
+            unmeasured=2 + model_config.segments_to_fill(config.tgt_len),
             evaluation=evaluation_in_updates(n_scored, config.batch_size * config.tgt_len),
             eval_interval=config.eval_interval,
         )

@@ -12,14 +12,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
+from npxl.config import LanguageModelConfig, TrainConfig, config_of, from_dict, to_dict
 from npxl.data import BUNDLED, Corpus, Vocabulary, load_corpus, vocabulary_from_dict
 from npxl.datasets import Unit, unit_of
 from npxl.errors import NpxlError
 from npxl.files import atomic_write, new_folder
 from npxl.locks import lock
+from npxl.models.architectures import model_class
 from npxl.models.files import load_model
-from npxl.models.transformer_xl import TransformerXL
 from npxl.params import n_parameters
 from npxl.tensor_files import read_metadata
 from npxl.threads import available_cores
@@ -34,6 +34,9 @@ from npxl.training.optimizers import optimizer_for
 from npxl.versions import installed_version
 
 _FORMAT = 2
+
+_FIRST = "transformer_xl"
+"""The architecture of runs from before there was another."""
 
 
 @dataclass(eq=False)
@@ -64,7 +67,7 @@ class Run:
     """
 
     folder: Path
-    model_config: ModelConfig
+    model_config: LanguageModelConfig
     train_config: TrainConfig
     corpus_source: str
     fingerprint: str
@@ -78,7 +81,7 @@ class Run:
         cls,
         folder: str | Path,
         corpus_source: str | Path,
-        model_config: ModelConfig,
+        model_config: LanguageModelConfig,
         train_config: TrainConfig,
         command: Sequence[str] = (),
     ) -> Run:
@@ -156,7 +159,7 @@ class Run:
         try:
             run = cls(
                 folder=folder,
-                model_config=from_dict(ModelConfig, record["model"]),
+                model_config=config_of(record.get("architecture", _FIRST), record["model"]),
                 train_config=from_dict(TrainConfig, record["train"]),
                 corpus_source=record["corpus"]["source"],
                 fingerprint=record["corpus"]["fingerprint"],
@@ -196,7 +199,7 @@ class Run:
     @property
     def n_parameters(self) -> int:
         """Number of parameters of the model."""
-        return n_parameters(TransformerXL.parameter_shapes(self.model_config))
+        return n_parameters(model_class(self.model_config).parameter_shapes(self.model_config))
 
     @property
     def unit(self) -> Unit:
@@ -248,8 +251,8 @@ class Run:
             self._corpus = corpus
         return self._corpus
 
-    def model(self, which: Literal["best", "last"] = "best") -> TransformerXL:
-        """The model with the best validation score, or the last one.
+    def model(self, which: Literal["best", "last"] = "best") -> Any:
+        """The model with the best validation score, or the last one, of the run's architecture.
 
         Until something has been evaluated, the best is the last.
 
@@ -320,6 +323,7 @@ class Run:
             "started": self.started,
             "command": list(self.command),
             "corpus": {"source": self.corpus_source, "fingerprint": self.fingerprint},
+            "architecture": self.model_config.architecture,
             "model": to_dict(self.model_config),
             "train": to_dict(self.train_config),
         }
@@ -328,7 +332,8 @@ class Run:
         config = self.train_config
         _write_json(folder / "run.json", {"format": _FORMAT, **self._record()})
         _write_json(folder / "vocabulary.json", vocabulary.to_dict())
-        model = TransformerXL(self.model_config, seed=config.seed, dtype=config.dtype)
+        kind = model_class(self.model_config)
+        model = kind(self.model_config, seed=config.seed, dtype=config.dtype)
         start = Checkpoint(
             model=model,
             optimizer=optimizer_for(model.params, config).state,
@@ -360,7 +365,7 @@ def _errors_of_the_user(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _for_corpus(config: ModelConfig, corpus: Corpus) -> ModelConfig:
+def _for_corpus(config: LanguageModelConfig, corpus: Corpus) -> LanguageModelConfig:
     """With a vocabulary of the size of the corpus's, in which the cutoffs must lie."""
     size = corpus.vocab.size
     if config.cutoffs and config.cutoffs[-1] >= size:
@@ -368,7 +373,7 @@ def _for_corpus(config: ModelConfig, corpus: Corpus) -> ModelConfig:
             f"cutoffs are {', '.join(map(str, config.cutoffs))}, but {corpus.name} has only {size} "
             f"symbols in {corpus.vocab.kind}: choose lower cutoffs, or none."
         )
-    return replace(config, vocab_size=size)
+    return config_of(config.architecture, {**to_dict(config), "vocab_size": size})
 
 
 def _require_two_symbols(corpus: Corpus) -> None:

@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         "targets are not shifted: each token is asked to predict itself",
         "losses",
-        "models.transformer_xl:TransformerXL.forward",
+        "models.segment_model:SegmentModel.forward",
         "nll, softmax = adaptive_softmax_forward(scored, targets, self.softmax(self.params))",
         "nll, softmax = adaptive_softmax_forward("
         "scored, inputs[:, -targets.shape[1] :], self.softmax(self.params))",
@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "the beginning of the segment is scored instead of its end",
         "losses",
-        "models.transformer_xl:TransformerXL.forward",
+        "models.segment_model:SegmentModel.forward",
         "scored = hidden[:, hidden.shape[1] - targets.shape[1] :]  # [B, T, d]",
         "scored = hidden[:, : targets.shape[1]]",
         ("check_reading_order",),
@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "gradients are added to those of the call before",
         "gradient",
-        "models.transformer_xl:TransformerXL.backward",
+        "models.segment_model:SegmentModel.backward",
         "grads = self.params.zeros_like()",
         'grads = self.__dict__.setdefault("_grads", self.params.zeros_like())',
         ("check_gradient_linearity",),

@@ -3,7 +3,7 @@
 from broken.mutant import Mutant
 
 UPDATED = "memory:Memory.updated"
-FORWARD = "models.transformer_xl:TransformerXL.stack_forward"
+FORWARD = "models.transformer_xl:TransformerXL._stack"
 
 MUTANTS = (
     # What is kept
@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "scores carry no memory from segment to segment",
         "memory",
-        "models.transformer_xl:TransformerXL.log_probs",
-        "return log_p, memory.updated(states, self.config.mem_len, self.config.ext_len)",
+        "models.segment_model:SegmentModel.log_probs",
+        "return log_p, self.next_memory(memory, states)",
         "return log_p, memory",
         ("check_memory_update", "check_segmentation_invariance"),
         known_as=("KY #25",),
@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a state of other streams is silently begun anew",
         "batch",
-        "models.transformer_xl:TransformerXL.log_probs",
-        "check_memory(memory, self.config, len(inputs), self.dtype)",
+        "models.segment_model:SegmentModel.log_probs",
+        "self.check_memory(memory, len(inputs))",
         "memory = memory if memory.batch_size == len(inputs) else self.init_memory(len(inputs))",
         ("check_batch_size_mismatch",),
         known_as=("tensor2tensor #1707", "labml #285", "HF #7584"),
@@ -154,9 +154,9 @@ MUTANTS = (
     Mutant(
         "the memory cannot be made longer than in training",
         "memory",
-        "models.transformer_xl:TransformerXL.reconfigured",
-        "config = from_dict(ModelConfig, to_dict(self.config) | changes)",
-        "config = from_dict(ModelConfig, {**to_dict(self.config), **changes, "
+        "models.segment_model:SegmentModel.reconfigured",
+        "config = from_dict(self.config_class, to_dict(self.config) | changes)",
+        "config = from_dict(self.config_class, {**to_dict(self.config), **changes, "
         "'mem_len': self.config.mem_len})",
         ("check_longer_memory",),
     ),
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "a query sees one key more than its window",
         "window",
-        "config:ModelConfig.window",
+        "config.transformer_xl:ModelConfig.window",
         "return n_keys if self.attn_window is None else self.attn_window",
         "return n_keys if self.attn_window is None else self.attn_window + 1",
         ("check_window", "check_exact_reach"),
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "the furthest key of the window is hidden",
         "window",
-        "config:ModelConfig.window",
+        "config.transformer_xl:ModelConfig.window",
         "return n_keys if self.attn_window is None else self.attn_window",
         "return n_keys if self.attn_window is None else max(1, self.attn_window - 1)",
         ("check_window", "check_exact_reach"),

@@ -117,9 +117,9 @@ MUTANTS = (
     Mutant(
         "with an encoding of places, generation looks back at one token too few",
         "generation",
-        "inference.generation:_reading",
-        "n_seen = model.config.mem_len + 1",
-        "n_seen = model.config.mem_len",
+        "models.transformer_xl:TransformerXL.continuation",
+        "return WindowReader(model, mem_len + 1)",
+        "return WindowReader(model, mem_len)",
         ("check_generation",),
         dict(attn_type="al-rfou", clamp_len=5),
     ),

@@ -268,7 +268,7 @@ def _reader(subject: Subject, progress: Progress) -> Iterable[Result]:
 def _evaluation(subject: Subject, progress: Progress) -> Iterable[Result]:
     model, draw = subject.model(), subject.draw("recurrence/evaluation")
     tgt_len = 3
-    warm_up = warm_up_segments(model.config, tgt_len)
+    warm_up = warm_up_segments(model.config, tgt_len) or 0
     n_tokens = tgt_len * (warm_up + 4 * 3) + 2  # and a tail that is no whole segment
     tokens = draw.integers(0, model.config.vocab_size, n_tokens)
     sequential = score(model, tokens, tgt_len, n_streams=1)
