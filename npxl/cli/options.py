@@ -9,20 +9,48 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypedDict,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from cyclopts import Group, Parameter, Token, convert
 
-from npxl.config import ModelConfig, TrainConfig, from_dict, to_dict
+from npxl.config import (
+    ARCHITECTURES,
+    LanguageModelConfig,
+    LSTMConfig,
+    ModelConfig,
+    TrainConfig,
+    config_of,
+    from_dict,
+    to_dict,
+)
 from npxl.errors import NpxlError
-from npxl.presets import PRESETS, preset
+from npxl.presets import PRESETS, START, Preset, preset
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-_TABLES: dict[str, type[Any]] = {"model": ModelConfig, "train": TrainConfig}
+
+def _names(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+_TABLES: dict[str, list[str]] = {
+    "model": ["architecture", *_names(ModelConfig)],
+    "train": _names(TrainConfig),
+}
+"""Options by the table of a file that they may stand in; those of other models are among these."""
 
 
 def options_of(
@@ -112,6 +140,19 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=Fals
 Which = Literal["best", "last"]
 
 
+if TYPE_CHECKING:
+    _Architecture = str
+else:
+    _Architecture = Literal[tuple(ARCHITECTURES)]
+Architecture = Annotated[
+    _Architecture | None,
+    Parameter(
+        help="Kind of model: transformer_xl; or lstm, to compare with, which has of these options "
+        f"{', '.join(_names(LSTMConfig))}. When not given, that of the preset."
+    ),
+]
+
+
 def preset_help(purpose: str) -> Parameter:
     """Help for an option that takes the name of a preset."""
     return Parameter(help=f"{purpose}: {', '.join(PRESETS)}.")
@@ -119,12 +160,13 @@ def preset_help(purpose: str) -> Parameter:
 
 def configured(
     preset_name: str | None, file: Path | None, given: Mapping[str, Any]
-) -> tuple[ModelConfig, TrainConfig, set[str]]:
+) -> tuple[LanguageModelConfig, TrainConfig, set[str]]:
     """Both configurations, and the names of the options that the file or the command line set."""
-    start = preset("default" if preset_name is None else preset_name)
-    values = {**to_dict(start.model), **to_dict(start.train)}
     layers = [given] if file is None else [_read_toml(file), given]
+    start = _start(preset_name, layers)
+    values = {**to_dict(start.model), **to_dict(start.train)}
     for layer in layers:
+        _check_applicable(start.model, layer)
         if layer.get("steps") is not None and layer.get("minutes") is not None:
             raise NpxlError(
                 f"steps is {layer['steps']} and minutes is {layer['minutes']}, but only one of "
@@ -136,10 +178,41 @@ def configured(
     chosen = {name for layer in layers for name in layer}
     if "vocab_size" not in chosen:  # that of the corpus takes its place
         values["vocab_size"] = max(values["vocab_size"], *_after(values["cutoffs"]))
-    model, train = (
-        from_dict(kind, {name: values[name] for name in _names(kind)}) for kind in _TABLES.values()
+    model = config_of(
+        start.model.architecture, {name: values[name] for name in to_dict(start.model)}
     )
+    train = from_dict(TrainConfig, {name: values[name] for name in to_dict(start.train)})
     return model, train, chosen
+
+
+def _start(preset_name: str | None, layers: Sequence[Mapping[str, Any]]) -> Preset[Any]:
+    """The preset that has been named, or else the one to start from for an architecture."""
+    start, architecture = None if preset_name is None else preset(preset_name), None
+    for layer in layers:
+        architecture = layer.get("architecture", architecture)
+    if architecture is not None and architecture not in ARCHITECTURES:
+        raise NpxlError(
+            f"architecture is {architecture!r}, but it must be one of {', '.join(ARCHITECTURES)}."
+        )
+    if start is None:
+        return preset(START[architecture or "transformer_xl"])
+    if architecture not in (None, start.model.architecture):
+        raise NpxlError(
+            f"architecture is {architecture}, but the preset {preset_name} is of a "
+            f"{start.model.architecture}: leave out one of them."
+        )
+    return start
+
+
+def _check_applicable(start: LanguageModelConfig, layer: Mapping[str, Any]) -> None:
+    """NpxlError when a layer sets an option that the model to start from has not."""
+    own = to_dict(start)
+    for name, value in layer.items():
+        if name in _TABLES["model"][1:] and name not in own:
+            raise NpxlError(
+                f"{name} is {shown(value)}, but the architecture {start.architecture} has no such "
+                f"option; it has {', '.join(own)}."
+            )
 
 
 def _after(cutoffs: Any) -> list[int]:
@@ -159,9 +232,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     layer = {}
     for key, value in contents.items():
         if key in _TABLES and isinstance(value, dict):
-            layer.update(_checked(path, f"its table [{key}]", value, _names(_TABLES[key])))
+            layer.update(_checked(path, f"its table [{key}]", value, _TABLES[key]))
         else:
-            every_name = [name for kind in _TABLES.values() for name in _names(kind)]
+            every_name = [name for names in _TABLES.values() for name in names]
             layer.update(_checked(path, "npxl train", {key: value}, every_name))
     return layer
 
@@ -175,7 +248,3 @@ def _checked(
                 f"{path} sets {name!r}, but {where} has no such option; it has {', '.join(names)}."
             )
     return {name: None if value == "none" else value for name, value in values.items()}
-
-
-def _names(kind: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from npxl.cli.options import Flag, configured, options_of, preset_help
+from npxl.cli.options import Architecture, Flag, configured, options_of, preset_help
 from npxl.cli.output import Console
 from npxl.config import ModelConfig, TrainConfig
 from npxl.errors import NpxlError
@@ -38,6 +38,7 @@ def train(
     resume: Flag = False,
     config: Path | None = None,
     preset: Annotated[str | None, preset_help("Configuration to start from")] = None,
+    architecture: Annotated[Architecture, Parameter(group=_MODEL_GROUP)] = None,
     model: Annotated[ModelOptions | None, Parameter(name="*", group=_MODEL_GROUP)] = None,
     training: Annotated[TrainOptions | None, Parameter(name="*", group=_TRAIN_GROUP)] = None,
     words: Annotated[Sequence[str], Parameter(parse=False)] = (),
@@ -67,6 +68,8 @@ def train(
     from npxl.training.reporting import ConsoleReporter
 
     given = {**(model or {}), **(training or {})}
+    if architecture is not None:
+        given["architecture"] = architecture
     if resume:
         steps = given.pop("steps", None)
         others = {"--config": config, "--preset": preset}
