@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from npxl.cli.options import AsJson, Which, options_of
 from npxl.cli.output import Console, print_json, print_table, remark
 from npxl.config import ModelConfig, TrainConfig
 from npxl.datasets import UNITS, unit_of
+from npxl.errors import NpxlError
 
 if TYPE_CHECKING:
     from npxl.data import Split
@@ -50,6 +53,7 @@ def evaluate(
     segment: Annotated[SegmentOptions | None, Parameter(name="*")] = None,
     reading: Annotated[ReadingOptions | None, Parameter(name="*")] = None,
     layout: Annotated[DatasetOptions | None, Parameter(name="*")] = None,
+    sliding: PositiveInt | None = None,
     workers: int | None = None,
     as_json: AsJson = False,
 ) -> int:
@@ -65,16 +69,26 @@ def evaluate(
         Part of the text: train, valid or test; all is the whole text, and of a folder every file.
     checkpoint
         The model with the best validation score, or the last one.
+    sliding
+        Predict every token from this number of tokens before it, which are read anew for its sake:
+        a window that slides one token at a time, without memory.
     workers
         Threads; one for each processor core when not given.
     as_json
         Print one JSON object instead of a table.
     """
     from npxl.data import load_corpus, load_whole
+    from npxl.inference import evaluate, evaluate_sliding
     from npxl.inference.evaluation import bits_per_byte, bits_per_character, perplexity
     from npxl.threads import available_cores
     from npxl.training.run import Run
 
+    for name in ("tgt_len", "mem_len"):
+        if sliding is not None and name in {**(segment or {}), **(reading or {})}:
+            raise NpxlError(
+                f"sliding is {sliding}, so that there are neither segments nor a memory: leave out "
+                f"{name}."
+            )
     opened = Run.open(run)
     vocab = opened.vocabulary
     dataset = replace(opened.train_config, **(layout or {})).dataset
@@ -96,11 +110,16 @@ def evaluate(
     model = opened.model(checkpoint).reconfigured(**(reading or {}))
     tgt_len = replace(opened.train_config, **(segment or {})).tgt_len
     n_workers = available_cores() if workers is None else workers
-    score = _score(model, scored, tgt_len, n_workers)
+    if sliding is None:
+        read = partial(evaluate, tgt_len=tgt_len)
+    else:
+        read = partial(evaluate_sliding, window=sliding)
+    score = _score(model, scored, read, n_workers)
     unit = unit_of(dataset, vocab.kind)
     values = {
         "split": split,
         "unit": unit,
+        **({} if sliding is None else {"sliding": sliding}),
         "tokens": score.tokens,
         "nll": score.nll,
         "bpc": bits_per_character(score.nll, *scored),
@@ -120,11 +139,13 @@ def evaluate(
     return 0
 
 
-def _score(model: LanguageModel, splits: Sequence[Split], tgt_len: int, n_workers: int) -> Score:
+def _score(
+    model: LanguageModel, splits: Sequence[Split], read: Callable[..., Score], n_workers: int
+) -> Score:
     """The score of all splits, each read from an empty memory, with a bar; Ctrl-C gives up."""
     from rich.progress import Progress
 
-    from npxl.inference import EvaluationStopped, Score, evaluate
+    from npxl.inference import EvaluationStopped, Score
     from npxl.signals import StopRequest
 
     console = Console(stderr=True)
@@ -133,10 +154,9 @@ def _score(model: LanguageModel, splits: Sequence[Split], tgt_len: int, n_worker
         task = bar.add_task("scoring")
         try:
             scores = [
-                evaluate(
+                read(
                     model,
                     split.tokens,
-                    tgt_len,
                     n_workers=n_workers,
                     progress=lambda done, total: bar.update(task, completed=done, total=total),
                     stop=lambda: stop.requested,

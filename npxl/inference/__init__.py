@@ -2,5 +2,15 @@
 
 from npxl.inference.evaluation import EvaluationStopped, Score, evaluate, score
 from npxl.inference.generation import Generated, generate
+from npxl.inference.sliding import evaluate_sliding, score_sliding
 
-__all__ = ["EvaluationStopped", "Generated", "Score", "evaluate", "generate", "score"]
+__all__ = [
+    "EvaluationStopped",
+    "Generated",
+    "Score",
+    "evaluate",
+    "evaluate_sliding",
+    "generate",
+    "score",
+    "score_sliding",
+]

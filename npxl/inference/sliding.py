@@ -1,0 +1,113 @@
+"""Scoring a text by a window that slides one token at a time, as models without memory are.
+
+Al-Rfou et al. 2019: every token is predicted from as many before it as a segment of training has,
+all of which are read again for its sake.  The paper's table 9 compares with the time of this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.config import checked_int
+from npxl.data.streams import require_text
+from npxl.inference.evaluation import TOKENS_AT_ONCE, Reading, Score
+from npxl.models import LanguageModel
+from npxl.threads import run_parallel, shards
+
+Array = NDArray[Any]
+
+
+def evaluate_sliding(
+    model: LanguageModel,
+    tokens: Array,
+    window: int,
+    n_workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Score:
+    """Score every token of a text but the first from the `window` tokens before it, read anew.
+
+    Parameters
+    ----------
+    model
+        Of any architecture; it reads each window as the beginning of a text.
+    tokens
+        [N] whole numbers, N ≥ 2; may be memory-mapped.
+    window
+        Tokens n before each token that is predicted.  The first n predictions are those of the
+        first window, as in a segment: a token has all tokens before it while they are fewer.
+    n_workers
+        Threads that share the windows.
+    progress
+        Called with the tokens predicted so far and the tokens to predict; from any thread, one call
+        at a time.
+    stop
+        Asked before every few windows, from any thread, whether to give up.
+
+    Raises
+    ------
+    NpxlError
+        When an argument is not as described.
+    EvaluationStopped
+        When `stop` returned true.
+    """
+    started = time.perf_counter()
+    nll = _scored(model, tokens, window, n_workers, progress, stop)
+    seconds = time.perf_counter() - started
+    return Score(len(nll), float(nll.mean(dtype=np.float64)), len(nll) / seconds)
+
+
+def score_sliding(model: LanguageModel, tokens: Array, window: int, n_workers: int = 1) -> Array:
+    """Negative log-likelihood of each token but the first, [N − 1], in nats and in reading order.
+
+    Entry i is −log p(tokens[i + 1] | tokens[max(0, i + 1 − window) … i]).  Parameters and errors
+    are those of `evaluate_sliding`.
+    """
+    return _scored(model, tokens, window, n_workers)
+
+
+def _scored(
+    model: LanguageModel,
+    tokens: Array,
+    window: int,
+    n_workers: int,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Array:
+    tokens = np.asarray(tokens)
+    require_text(tokens)
+    window = checked_int("window", window, minimum=1)
+    n_workers = checked_int("n_workers", n_workers, minimum=1)
+    n_pairs = len(tokens) - 1
+    first = min(window, n_pairs)  # pairs in the first window
+    nll = np.empty(n_pairs, model.dtype)
+    reading = Reading(n_pairs, progress, stop)
+
+    def score(inputs: Array, targets: Array) -> Array:
+        reader = model.reader(len(inputs))  # which has read nothing
+        return reading.score(reader, inputs.astype(np.int64), targets.astype(np.int64))
+
+    def task(pairs: range) -> Callable[[], None]:
+        def run() -> None:
+            for batch in _batches(pairs, max(1, TOKENS_AT_ONCE // window)):
+                places = np.array(batch)  # [b]: numbers of the last pairs of some windows
+                inputs = tokens[places[:, None] + np.arange(1 - window, 1)]  # [b, n]
+                nll[places] = score(inputs, tokens[places + 1][:, None])[:, 0]
+
+        return run
+
+    nll[:first] = score(tokens[None, :first], tokens[None, 1 : first + 1])[0]
+    others = range(first, n_pairs)
+    if others:
+        parts = shards(len(others), n_workers)
+        run_parallel([task(others[part.start : part.stop]) for part in parts], n_workers)
+    return nll
+
+
+def _batches(pairs: range, size: int) -> Iterator[range]:
+    return (pairs[start : start + size] for start in range(0, len(pairs), size))
