@@ -68,7 +68,7 @@ def test_rows_are_printed_and_the_wrong_ones_said_again_with_the_line_that_finds
     assert lines[-1].startswith("seed 3; npxl ") or lines[-2].startswith("seed 3; npxl ")
 
     alone, _ = checked(monkeypatch, good, bad, only=["made-up/check-0"])
-    assert alone.verdict == "Passed: 1 figures of 1 checks are right; 1 rows do not apply."
+    assert alone.verdict == "Passed: 1 figure in 1 check; nothing to check in 1 row."
     values = json.loads(json.dumps(report.as_json(), allow_nan=False))
     assert values["checks"][1]["reproduce"] == again
     assert values["checks"][1]["rows"][0]["figures"]["b"] == {

@@ -198,8 +198,30 @@ def test_the_nearest_to_its_limit(monkeypatch):
     assert re.search(r"3 rows, nearest to its limit: 5\.0e-14 of 1e-13", words)
 
 
+def test_rows_without_figures_are_in_the_table_of_the_others(monkeypatch):
+    def run(subject, progress):
+        yield Result.nothing("none", "Nothing.")
+        for name in ("one", "two"):
+            yield Result(name, {"a": Figure(1.0, at_most=2), "b": Figure(1.0)})
+            yield Result.nothing(f"not {name}", "Nothing.")
+        yield Result.of("three", 1.0, at_most=2)
+
+    text = html.to_html(failing(monkeypatch, run))
+    rows = text[text.index("Rows of made-up/a-check") :]
+    assert rows.count("<table>") == 2
+    assert [int(n) for n in re.findall(r'<td colspan="(\d)"', rows)] == [3, 3, 3]
+
+
+def test_equations_have_space_where_latex_has():
+    markup = mathml(r"a \Longrightarrow \log p : \max x_{i}")
+    assert "<mo>&#x027F9;</mo>" in markup
+    assert ">log</mo>" in markup
+    assert "<mo>:</mo>" in markup
+    assert "<mi>a</mi>" in markup
+
+
 def test_templates_are_installed():
     folder = Path(html.__file__).parents[1] / "page" / "templates"
     settings = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert "page/templates/*" in settings
-    assert {path.name for path in folder.iterdir()} == {"page.html", "audit.html"}
+    assert {path.name for path in folder.iterdir()} >= {"page.html", "audit.html"}

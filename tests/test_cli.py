@@ -531,7 +531,7 @@ def test_audit_in_80_columns_of_any_encoding_is_whole(here, monkeypatch):
     row = rf"layers\.1\.attention\.w_r +{number} +{number} +{number} +2(\.0.)? +ok"
     assert sum(bool(re.fullmatch(row, line.rstrip())) for line in lines) == 1
     verdict = next(n for n, line in enumerate(lines) if line.startswith("Passed: "))
-    assert "of 5 checks are right" in lines[verdict]
+    assert "figures in 5 checks" in lines[verdict]
     assert lines[verdict + 1].startswith("seed 0; npxl ")
     assert f"numpy {np.__version__}, numba " in lines[verdict + 1]
     assert lines[-1] == "Report: a.html"

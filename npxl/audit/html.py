@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from npxl.audit.frame import Figure, Result
-from npxl.audit.outcome import AuditReport, CheckOutcome
+from npxl.audit.outcome import AuditReport, CheckOutcome, counted
 from npxl.audit.sections import SECTIONS
 from npxl.audit.terminal import number
 from npxl.config import to_dict
@@ -88,6 +88,7 @@ def to_html(report: AuditReport, what: str = "a Transformer-XL") -> str:
         kept=[option for option in options if option[1] == option[2]],
         sections=list(_sections(report)),
         number=number,
+        counted=counted,
     )
 
 
@@ -165,8 +166,17 @@ def _tables(results: Sequence[Result]) -> Iterator[_Table]:
             return [(name, "") for name in result.figures]
         return [(name, figure.bounds) for name, figure in result.figures.items()]
 
-    for head, group in groupby(results, key=columns):
-        yield _Table(head, list(group))
+    head: list[tuple[str, str]] = []
+    rows: list[Result] = []
+    for result in results:
+        own = columns(result) if result.applies else head
+        if head and own != head:
+            yield _Table(head, rows)
+            rows = []
+        head = own
+        rows.append(result)
+    if rows:
+        yield _Table(head, rows)
 
 
 def _shown(value: Any) -> str:

@@ -91,8 +91,9 @@ class AuditReport:
         rows = [result for outcome in self.outcomes for result in outcome.results]
         figures = sum(bool(figure.bounds) for result in rows for figure in result.figures.values())
         n_without = sum(not result.applies for result in rows)
-        without = f"; {n_without} rows do not apply" if n_without else ""
-        return f"Passed: {figures} figures of {len(self.outcomes)} checks are right{without}."
+        without = f"; nothing to check in {counted(n_without, 'row')}" if n_without else ""
+        right = f"{counted(figures, 'figure')} in {counted(len(self.outcomes), 'check')}"
+        return f"Passed: {right}{without}."
 
     @property
     def origin(self) -> str:
@@ -111,6 +112,11 @@ class AuditReport:
             "scaled": to_dict(self.subject.small),
             "checks": [_as_json(outcome, self.reproduce) for outcome in self.outcomes],
         }
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things, in words: "1 row", "2 rows"."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def reproduction(command: Iterable[str], seed: int, name: str) -> str:

@@ -7,6 +7,9 @@ import re
 from markupsafe import Markup, escape
 
 _PARTS = re.compile(r"\$([^$]+)\$|`([^`]+)`")
+# What latex2mathml makes identifiers of, which have no space around them.
+_RELATION = re.compile(r"<mi>(&#x0(?:21[9A-F]|27F)[0-9A-F];|:)</mi>")
+_FUNCTION = re.compile(r"<mi>([a-z]{2,})</mi>")
 
 
 def mathml(latex: str, display: bool = False) -> Markup:
@@ -14,6 +17,8 @@ def mathml(latex: str, display: bool = False) -> Markup:
     from latex2mathml.converter import convert
 
     markup = convert(latex, display="block" if display else "inline")
+    markup = _RELATION.sub(r"<mo>\1</mo>", markup)
+    markup = _FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', markup)
     attributes = f'aria-label="{escape(latex)}" title="{escape(latex)}"'
     return Markup(markup.replace("<math ", f"<math {attributes} ", 1))
 

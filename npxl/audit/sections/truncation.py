@@ -69,15 +69,15 @@ def _run_memory(subject: Subject, progress: Progress) -> Iterator[Result]:
     grads = model.backward(fwd, part.dnll)
     others = set(grads) - set(model.params)
     yield Result(
-        "gradients that are no parameter's", {"number": Figure.zero(len(others))},
+        "gradients that are no parameter's", {"figure": Figure.zero(len(others))},
         f"A backward pass returns {len(grads)} gradients, one for each tensor, none for memory.",
     )  # fmt: skip
     change = np.abs(part.memory.states - before).max()
-    yield Result("memory changed by a backward pass", {"change": Figure.zero(change)})
+    yield Result("memory changed by a backward pass", {"figure": Figure.zero(change)})
     made = fwd.memory
     yield Result(
         "arrays of memory that can be written",
-        {"number": Figure.zero(sum(map(_writable, made.layers)))},
+        {"figure": Figure.zero(sum(map(_writable, made.layers)))},
     )
     shared = sum(
         np.shares_memory(states, array)
@@ -85,7 +85,7 @@ def _run_memory(subject: Subject, progress: Progress) -> Iterator[Result]:
         for array in (part.memory.states, embedded, *_arrays(fwd.stack))
     )
     detail = "With the memory before, with what was read, or with what the backward pass needs."
-    yield Result("arrays of memory that share storage", {"number": Figure.zero(shared)}, detail)
+    yield Result("arrays of memory that share storage", {"figure": Figure.zero(shared)}, detail)
 
 
 def _writable(states: Array) -> bool:
