@@ -294,13 +294,13 @@ def _picture_of_reach(layers: Sequence[tuple[Array, Array]], of_what: str) -> Pi
     n_wrong = sum(int((found != expected).sum()) for found, expected in layers)
 
     def draw(figure: Any) -> None:
-        from matplotlib.colors import ListedColormap
-
-        colours = ListedColormap(["C0"])
         axes = figure.subplots(1, len(layers), sharey=True, squeeze=False)[0]
         for n, (ax, (found, expected)) in enumerate(zip(axes, layers, strict=True), 1):
+            for token, outputs in enumerate(found):
+                ends = np.flatnonzero(np.diff(outputs, prepend=False, append=False))
+                runs = [(start - 0.5, stop - start) for start, stop in ends.reshape(-1, 2)]
+                ax.broken_barh(runs, (token - 0.5, 1), color="C0")
             edges = np.arange(len(found) + 1) - 0.5
-            ax.pcolormesh(edges, edges, np.where(found, 1.0, np.nan), cmap=colours)
             # A token moves its own output, and later ones up to the last that depend on it.
             last = len(expected) - expected[:, ::-1].argmax(axis=1) - 0.5
             for border in (np.arange(len(expected)) - 0.5, last):
@@ -343,7 +343,7 @@ RECURRENCE = Section(
         Check(
             "reach",
             r"An output of layer $n$ depends on exactly the $n(W-1)$ tokens before its own.",
-            r"\exists x'_s : h^n_t(x) \ne h^n_t(x') \iff 0 \le t - s \le n(W - 1)",
+            r"h^n_t \text{ depends on } x_s \quad\iff\quad 0 \le t - s \le n(W - 1)",
             _reach,
         ),
         Check(
@@ -356,15 +356,14 @@ RECURRENCE = Section(
         Check(
             "causality",
             "No score depends on a later token, bit by bit.",
-            r"x_{\le t} = x'_{\le t} \implies \log p(\cdot \mid x_{\le t}) = "
+            r"x_{\le t} = x'_{\le t} \quad\implies\quad \log p(\cdot \mid x_{\le t}) = "
             r"\log p(\cdot \mid x'_{\le t})",
             _causality,
         ),
         Check(
             "shift",
             "Scores know distances, not places: the same tokens further on have the same scores.",
-            r"A_{ij} = f(h_i, h_j, i - j) \implies \log p(x \text{ after } \tau_k) = "
-            r"\tau_k \log p(x)",
+            r"A_{ij} = f(h_i, h_j, i - j) \quad\implies\quad \log p(\tau_k x) = \tau_k \log p(x)",
             _shift,
         ),
         Check(
