@@ -2,19 +2,23 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from broken.catalogue import KINDS, MUTANTS, implementation
 from broken.catching import broken_model, cases, caught
 from broken.copies import Copy
+from broken.matrix import FIRST, noticing, page, rows
+from hypothesis import settings
+from numerical import central_difference
 from support import tokens
 from test_known_faults import rows_of_the_page
 
 from npxl.invariants import CHECKS, Inapplicable, Vacuous
+from npxl.invariants.adapters import NpxlModel
 
-FIRST = 12
-"""Examples in which a check has to find a fault that it names."""
+PAGE = Path(__file__).parent.parent / "docs" / "broken_models.md"
 
 OF_NO_MODEL = {
     "an interface": (
@@ -79,10 +83,27 @@ def test_every_known_fault_is_among_the_mutants_or_is_none_of_a_model():
 
 @each_mutant
 def test_the_checks_that_name_a_fault_find_it(mutant):
-    model, all_checks = broken_model(mutant)
+    model = broken_model(mutant)
     for name in mutant.caught_by:
-        found = caught(all_checks[name], model, FIRST)
+        found = caught(CHECKS[name], model, FIRST)
         assert found is not None, f"{name} does not notice that {mutant.name}"
+
+
+def said():
+    """Of each fault, the checks that notice it, as the page says."""
+    return rows(PAGE.read_text(encoding="utf-8"))
+
+
+def test_the_page_has_every_fault_and_who_notices_it():
+    assert page(said()) == PAGE.read_text(encoding="utf-8")
+    for mutant in MUTANTS:
+        assert set(mutant.caught_by) <= set(said()[mutant.name])
+
+
+@pytest.mark.skipif(settings().max_examples < 1000, reason="takes minutes: a thorough profile")
+@each_mutant
+def test_the_page_is_what_the_checks_say(mutant):
+    assert noticing(mutant) == said()[mutant.name]
 
 
 @pytest.mark.parametrize(("options", "reads"), SETTINGS)
@@ -92,6 +113,45 @@ def test_the_same_models_without_a_fault_pass_every_check(options, reads):
         for case in cases(2):
             with suppress(Inapplicable, Vacuous):
                 check(model, case)
+
+
+# A fault that no line of npxl can have, since nothing differentiates a memory
+
+
+class Untruncated(NpxlModel):
+    """Gradients that go on into earlier segments: differences, with memory computed anew."""
+
+    memory = select = None  # of states that are a memory, and what it was computed from
+
+    def start(self, batch_size):
+        return super().start(batch_size), ()
+
+    def log_probs(self, inputs, state):
+        scores, memory = super().log_probs(inputs, state[0])
+        return scores, (memory, (*state[1], inputs))
+
+    def nll(self, inputs, targets, state):
+        losses, memory = super().nll(inputs, targets, state[0])
+        return losses, (memory, (*state[1], inputs))
+
+    def gradients(self, inputs, targets, state, dnll):
+        def losses():
+            now = self.start(len(inputs))
+            for earlier in state[1]:
+                _, now = self.log_probs(earlier, now)
+            return self.nll(inputs, targets, now)[0]
+
+        return {
+            name: central_difference(losses, each, dnll, step=1e-4)
+            for name, each in self.model.params.items()
+        }
+
+
+def test_a_gradient_that_goes_on_into_memory_is_noticed():
+    small = dict(vocab_size=3, n_layer=1, n_head=1, d_head=2, d_inner=2)
+    model = Untruncated(implementation(Copy(None), small).model)
+    found = caught(CHECKS["check_stop_gradient"], model, FIRST)
+    assert "memory computed anew" in found.found
 
 
 # What the models are made of

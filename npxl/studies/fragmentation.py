@@ -52,7 +52,7 @@ _LABELS = {
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by position in the segment, of the same tokens: with memory and without."""
     recurrent, isolated = (
-        lab.transformer(*Variant(recurrence).of(setting.model, setting.train))
+        lab.trained(*Variant(recurrence).of(setting.model, setting.train)).model("last")
         for recurrence in (True, False)
     )
     models = {

@@ -50,7 +50,10 @@ def run(setting: Setting, lab: Lab) -> Result:
 
     def model(attn_type: AttentionType, recurrence: bool) -> LanguageModel:
         variant = Variant(recurrence, attn_type)
-        return lab.transformer(*variant.of(setting.model, setting.train))
+        trained: LanguageModel = lab.trained(*variant.of(setting.model, setting.train)).model(
+            "last"
+        )
+        return trained
 
     dai = model("dai", True)
     models = {

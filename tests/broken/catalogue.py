@@ -42,7 +42,6 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "check_reference",
             "check_shift_covariance",
             "check_segmentation_invariance",
-            "audit_gradients",
         ),
     ),
     "attention": (
@@ -51,12 +50,11 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "check_reference",
             "check_attention_averages",
             "check_segmentation_invariance",
-            "audit_gradients",
         ),
     ),
     "numerics": (
         "precision and range",
-        ("check_reference", "check_large_scores", "audit_gradients"),
+        ("check_reference", "check_large_scores", "check_determinism"),
     ),
     "probabilities": ("what adds up to one", ("check_probabilities",)),
     "losses": (

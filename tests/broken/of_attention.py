@@ -53,7 +53,7 @@ MUTANTS = (
         f"{KERNEL}:_score_positions",
         "scores, (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first),",
         "scores, (first - block) * row_length + _MARGIN + c - (n_queries - first),",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
         known_as=("labml #185", "labml #218"),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         "layers.positions:sinusoid",
         "distances = np.minimum(distances, clamp_len)",
         "distances = np.minimum(distances, clamp_len - 1)",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
         dict(clamp_len=2),
     ),
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "layers.positions:sinusoid",
         "return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(dtype)  # [K, d]",
         "return np.stack([np.sin(angles), np.cos(angles)], 2).reshape(n_keys, -1).astype(dtype)",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
     ),
     Mutant(
         "frequencies fall half as fast",
@@ -102,7 +102,7 @@ MUTANTS = (
         "layers.positions:frequencies",
         "omega: Array = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)",
         "omega: Array = 10000.0 ** (-np.arange(0, d_model // 2) / d_model)",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
     ),
     Mutant(
         "a learned table is read from the wrong end",
@@ -137,7 +137,7 @@ MUTANTS = (
         f"{KERNEL}:relative_attention_heads_forward",
         BIASED,
         BIASED.replace("query[b], u", "query[b], v"),
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
     ),
     Mutant(
         "biases of contents and of positions are exchanged, in both passes",
@@ -145,7 +145,7 @@ MUTANTS = (
         "layers.attention:relative_attention_forward",
         "query, key, value, relative, weights.u, weights.v, window,",
         "query, key, value, relative, weights.v, weights.u, window,",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
         known_as=("HF #200",),
     ),
     Mutant(
@@ -154,7 +154,7 @@ MUTANTS = (
         "layers.attention:score_scale",
         "return query.dtype.type(1 / math.sqrt(query.shape[-1]))",
         "return query.dtype.type(1 / query.shape[-1])",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
     ),
     Mutant(
         "exponentials are computed in float32, whatever the model's precision",
@@ -162,7 +162,7 @@ MUTANTS = (
         f"{KERNEL}:_attend",
         "weight = exp((row[j] - maximum) * scale)",
         "weight = exp(np.float32((row[j] - maximum) * scale))",
-        ("check_reference", "audit_gradients"),
+        ("check_reference",),
         known_as=("HF 4.35.2: float64 refused",),
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS = (
         f"{KERNEL}:_attend",
         "weight = exp((row[j] - maximum) * scale)",
         "weight = exp(row[j] * scale)",
-        ("check_large_scores", "audit_gradients"),
+        ("check_large_scores",),
     ),
     Mutant(
         "attention may also look at nothing: its weights add up to less than one",
