@@ -237,12 +237,12 @@ PRESETS: dict[str, Preset[Any]] = {
     "lstm": Preset(
         "an LSTM to compare it with: as many parameters, in as long",
         LSTMConfig(),
-        TrainConfig(eval_interval=2800),
+        TrainConfig(steps=7400, eval_interval=3700),
     ),
     "vanilla": Preset(
         "a Transformer without memory, to compare it with (Al-Rfou et al. 2019)",
         ModelConfig(mem_len=0, attn_type="al-rfou", clamp_len=127, pre_lnorm=True),
-        TrainConfig(batch_size=4, tgt_len=128, eval_interval=2800),
+        TrainConfig(batch_size=4, tgt_len=128, steps=7000, eval_interval=3500),
     ),
     "tiny": Preset(
         "seconds, to see everything work once",

@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npxl import ModelConfig, NpxlError, TrainConfig, load_corpus
+from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, load_corpus
 from npxl.cli import main
 from npxl.data import BUNDLED
-from npxl.inference import evaluate
-from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, runner
+from npxl.inference import evaluate, score_sliding
+from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, runner, speed
 from npxl.studies.ablation import shuffled_text
 from npxl.studies.attention import by_distance
+from npxl.studies.effective_context import effective_context
 from npxl.studies.frame import octaves, spelled
 from npxl.studies.influence import by_gradient
 from npxl.studies.page import shown
 from npxl.studies.paper import TABLE_6, TABLE_7
+from npxl.studies.recl import GROUPS, RATIOS, losses_after
+from npxl.studies.speed import growth
 from npxl.studies.statistics import N_BLOCKS, Estimate, over_blocks, over_text
 
 MODEL = ModelConfig(
@@ -28,10 +31,15 @@ MODEL = ModelConfig(
 TRAIN = TrainConfig(
     batch_size=4, tgt_len=8, steps=40, lr=1e-2, warmup_steps=5, eval_interval=40, workers=1
 )
+LSTM = LSTMConfig(n_layer=1, d_model=12)
 SMALLER = {
     "reach": dict(n_configurations=10, n_texts=3, n_distances=4),
     "memory": dict(multiples=(0, 1, 4)),
     "attention": dict(n_streams=2, n_segments=3),
+    "speed": dict(
+        shapes=(("tiny", MODEL),), lengths=(20, 40), tgt_len=8, n_segments=2, n_windows=2, rounds=1
+    ),
+    "recl": dict(lstm=LSTM, lstm_train=TRAIN, step=4, longest=24, n_positions=60),
     "ablation": dict(seeds=(0,), lengths=(2, 3)),
 }
 
@@ -294,6 +302,71 @@ def test_a_gradient_by_distance_is_a_slope(folder, found):
         slopes[index] = (loss(embedded + step) - loss(embedded - step)) / 2e-5
     expected = np.linalg.norm(slopes, axis=-1)[:, ::-1]
     np.testing.assert_allclose(by_gradient(model, text), expected, rtol=1e-6)
+
+
+def test_both_sides_of_speed_are_right(found):
+    result = found("speed").result
+    rows = result["shapes"]["tiny"]
+    assert [row["length"] for row in rows] == [20, 40]
+    assert all(row["difference"] < 1e-4 for row in rows)
+    assert all(row["reusing"] > 0 for row in rows)
+
+
+def test_a_side_that_is_wrong_is_not_timed(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(speed, "score_sliding", lambda *_: np.zeros(3))
+    with pytest.raises(NpxlError, match=r"differ by .* nats"):
+        conduct(tiny["speed"], tmp_path, quick=True)
+
+
+def test_one_key_more_or_less_is_a_difference(monkeypatch):
+    reusing, sliding = speed.sides(MODEL, length=20, seed=0)
+    tokens = np.random.default_rng(0).integers(0, 256, 24)
+    assert speed.wrong_by(reusing, tokens[None, None, :9]) < 1e-4
+    assert speed.wrong_by_sliding(sliding, tokens, 20) < 1e-4
+    for changes in (dict(attn_window=19), dict(mem_len=18)):
+        other = reusing.reconfigured(**changes).reader
+        with monkeypatch.context() as patch:
+            patch.setattr(reusing, "reader", other, raising=False)
+            assert speed.wrong_by(reusing, tokens[None, None, :9]) > speed.LARGEST_DIFFERENCE
+    monkeypatch.setattr(speed, "score_sliding", lambda m, t, n: score_sliding(m, t, n - 1))
+    assert speed.wrong_by_sliding(sliding, tokens, 20) > speed.LARGEST_DIFFERENCE
+
+
+def test_growth_is_found_again():
+    lengths = np.array([800, 1800, 3800])
+    assert growth(lengths, 0.3 * lengths**1.2) == pytest.approx((0.3, 1.2))
+
+
+def test_losses_after_a_context_read_nothing_else(found, folder, text):
+    found("recl")
+    tokens = np.asarray(load_corpus(text).valid.tokens, np.int64)
+    places = np.array([30, 31, 50, 1000])
+    for model in (model_of(folder), model_of(folder, mem_len=0)):
+        for context in (1, 5, 30):
+            expected = []
+            for place in places:
+                inputs = tokens[None, place - context : place]
+                log_p, _ = model.log_probs(inputs, model.init_memory(1))
+                expected.append(-log_p[0, -1, tokens[place]])
+            losses = losses_after(model, tokens, places, context, n_workers=2)
+            np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_effective_contexts_are_those_of_the_kept_losses(found, folder):
+    result = found("recl").result
+    assert [list(group) for group in result["groups"]] == [list(group) for group in GROUPS]
+    kept = [
+        json.loads(path.read_text())["value"]
+        for context in result["contexts"]
+        for path in (folder / "parts").glob(f"recl-*-context-{context}.json")
+    ]
+    for group in result["groups"]:
+        losses = np.array([[each[name] for each in kept] for name in group])
+        for i, rows in enumerate(group.values()):
+            expected = [effective_context(losses, i, r) for r in RATIOS]
+            assert rows == [[result["contexts"][c], ended] for c, ended in expected]
+    # A Transformer reads no more than a segment.
+    assert len(set(result["loss"]["Transformer"][1:])) == 1
 
 
 def test_ablation_has_the_paper_s_rows(found, folder, text):

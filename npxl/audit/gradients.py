@@ -7,7 +7,8 @@ frozen, three derivatives of L are compared:
 - central differences (L(θ + h) − L(θ − h)) / 2h of the model's forward pass at several steps h,
   whose error falls as h² until rounding takes over, which shows that what remains is not a bug;
   and their extrapolation from two steps to h = 0, free of the h² term (Richardson 1911);
-- complex steps Im L(θ + ih) / h of `npxl.reference`, exact to rounding (Squire & Trapp 1998).
+- complex steps Im L(θ + ih) / h of `npxl.reference`, or another architecture's reference, exact to
+  rounding (Squire & Trapp 1998).
 """
 
 from __future__ import annotations

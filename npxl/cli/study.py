@@ -90,10 +90,10 @@ def _show(outcome: Outcome, console: Console) -> None:
     for table in outcome.tables:
         shown_table = Table(title=table.title, title_justify="left", box=None, pad_edge=False)
         for n, column in enumerate(table.columns):
-            shown_table.add_column(column, justify="right" if n else "left", overflow="fold")
+            shown_table.add_column(column, justify="right" if n else "left")
         for row in table.rows:
             shown_table.add_row(*map(shown, row))
-        console.print(shown_table)
+        Console(width=10_000).print(shown_table)  # a row is a line, whatever the width
         console.print()
     for statement in outcome.statements:
         mark = "seen    " if statement.seen else "not seen"

@@ -153,18 +153,19 @@ def check_stop_gradient(implementation: Gradients, case: Case) -> Finding:
     frozen = slope(lambda: segment.loss(implementation), parameters, along)
     through = slope(recomputed, parameters, along)
     doubt = 10 * (frozen.doubt + through.doubt)
-    tolerance = TOLERANCE[_dtype(parameters)]
-    allowed = doubt + tolerance * max(abs(frozen.value), _length(found))
-    if abs(through.value - frozen.value) <= 10 * allowed:
+    length = max(abs(frozen.value), _length(found))
+    allowed = doubt + TOLERANCE[_dtype(parameters)] * length
+    if abs(through.value - frozen.value) <= 2 * doubt:
         raise Vacuous("The memory hardly depends on the parameters here: it would not tell.")
-    if abs(value - through.value) <= allowed:
+    off, off_through = abs(value - frozen.value), abs(value - through.value)
+    if off_through < off and off_through <= allowed:
         raise InvariantBroken(
             expected=f"the derivative with the memory held constant, {frozen.value:.9g}",
             found=f"{value:.9g}, the derivative with the memory computed anew",
             where="a direction in all parameters",
             usually="a memory that was not detached: the gradient goes on into earlier segments.",
         )
-    if not abs(value - frozen.value) <= allowed:
+    if not off <= min(allowed, off_through):
         raise InvariantBroken(
             expected=f"the derivative with the memory held constant, {frozen.value:.9g}",
             found=f"{value:.9g}; with the memory computed anew it is {through.value:.9g}",
@@ -172,8 +173,7 @@ def check_stop_gradient(implementation: Gradients, case: Case) -> Finding:
             usually="a gradient that is wrong elsewhere (see check_gradients), or that is cut too "
             "early: the weights of keys and values learn from memory rows too.",
         )
-    error = abs(value - frozen.value) / max(abs(frozen.value), _length(found))
-    return Finding(error, tolerance, "error relative to the gradient", len(found))
+    return Finding(off / length, allowed / length, "error relative to the gradient", len(found))
 
 
 @check("gradients", "dropout")
@@ -191,7 +191,7 @@ def _gradients_are_slopes(implementation: Gradients, segment: _Segment, case: Ca
     found = segment.gradients(implementation)
     parameters = implementation.parameters()
     tolerance = TOLERANCE[_dtype(parameters)]
-    rng, largest, n_sharp = case.rng(11), 0.0, 0
+    rng, known = case.rng(11), []  # error and what is allowed, relative to the gradient
     for name, gradient in found.items():
         along = direction(gradient, rng)
         value = float(np.vdot(gradient, along))
@@ -207,10 +207,11 @@ def _gradients_are_slopes(implementation: Gradients, segment: _Segment, case: Ca
                 "tensor forgotten.",
             )
         if allowed < 0.1 * length:
-            largest, n_sharp = max(largest, error / length), n_sharp + 1
-    if n_sharp == 0:
+            known.append((error / length, allowed / length))
+    if not known:
         raise Vacuous("No derivative is known well enough: losses are flat, or near kinks.")
-    return Finding(largest, tolerance, "largest error relative to a tensor's gradient", n_sharp)
+    error, allowed = max(known, key=lambda pair: pair[0] / pair[1])
+    return Finding(error, allowed, "error relative to a tensor's gradient, the worst", len(known))
 
 
 def _segment(

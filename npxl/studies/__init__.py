@@ -5,12 +5,12 @@ docs/studies.md says what each measures, docs/claims.md what was found.
 
 from __future__ import annotations
 
-from npxl.studies import ablation, attention, fragmentation, memory, reach
+from npxl.studies import ablation, attention, fragmentation, memory, reach, recl, speed
 from npxl.studies.frame import Result, Statement, Study, Table
 from npxl.studies.lab import Lab, StudyStopped
 from npxl.studies.runner import Outcome, conduct
 
-_MODULES = (reach, fragmentation, memory, ablation, attention)
+_MODULES = (reach, fragmentation, memory, speed, recl, ablation, attention)
 
 STUDIES = {module.STUDY.name: module.STUDY for module in _MODULES}
 """By name, in the order in which they are shown."""

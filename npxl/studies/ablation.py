@@ -72,25 +72,29 @@ def _of_seed(
     model, train = variant.of(setting.model, setting.train, seed)
     trained = lab.trained(model, train, source)
     of_text = "" if source is None else " shuffled"
-    return lab.part(f"{variant} {seed}{of_text}", partial(_scores, trained, setting))
+    return lab.part(f"{variant} {seed}{of_text}", partial(_scores, trained, model, setting))
 
 
-def _scores(trained: Run, setting: Setting) -> dict[str, Any]:
+def _scores(trained: Run, config: ModelConfig, setting: Setting) -> dict[str, Any]:
     """Bits a byte with the attention length of training, and with the best one."""
     model, split = trained.model("last"), trained.corpus.split(setting.split)
-    tgt_len, mem_len = setting.train.tgt_len, model.config.mem_len
+    tgt_len = setting.train.tgt_len
 
     def bits(mem_len: int) -> float:
         read = model.reconfigured(mem_len=mem_len)
         found = evaluate(read, split.tokens, tgt_len, n_workers=available_cores())
         return bits_per_byte(found.nll, split)
 
-    memories = {mem_len}
-    if model.config.encodes_distances:  # others cannot reuse states
+    memories = {config.mem_len}
+    if config.encodes_distances:  # others cannot reuse states
         memories |= {(length - 1) * tgt_len for length in setting.lengths}
     found = {memory: bits(memory) for memory in sorted(memories)}
     best = min(found, key=lambda memory: found[memory])
-    return {"initial": found[mem_len], "best": found[best], "attention_length": best + tgt_len}
+    return {
+        "initial": found[config.mem_len],
+        "best": found[best],
+        "attention_length": best + tgt_len,
+    }
 
 
 def shuffled_text(corpus: Corpus, folder: Path) -> Path:

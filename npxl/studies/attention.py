@@ -61,7 +61,7 @@ def by_distance(attention: Array) -> Array:
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Means over all queries of segments that are read with full memory."""
-    model = lab.trained(setting.model, setting.train).model("last")
+    model = lab.transformer(setting.model, setting.train)
     mem_len, tgt_len = setting.model.mem_len, setting.train.tgt_len
     streams = lab.corpus.split(setting.split).streams(setting.n_streams, tgt_len)
     skipped = -(-mem_len // tgt_len)

@@ -52,7 +52,7 @@ _LABELS = {
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by position in the segment, of the same tokens: with memory and without."""
     recurrent, isolated = (
-        lab.trained(*Variant(recurrence).of(setting.model, setting.train)).model("last")
+        lab.transformer(*Variant(recurrence).of(setting.model, setting.train))
         for recurrence in (True, False)
     )
     models = {

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import Progress
 
-from npxl.config import ModelConfig, TrainConfig, to_dict
+from npxl.config import LanguageModelConfig, ModelConfig, TrainConfig, to_dict
 from npxl.data import BUNDLED, Corpus, load_corpus
 from npxl.data.encoded import digest_of
 from npxl.files import atomic_write
+from npxl.models.transformer_xl import TransformerXL
 from npxl.training.loop import Trainer
 from npxl.training.reporting import ConsoleReporter
 from npxl.training.run import Run
@@ -85,8 +86,14 @@ class Lab:
         value = kept["value"]
         return value
 
+    def transformer(self, model: ModelConfig, train: TrainConfig) -> TransformerXL:
+        """The last model of that run on the setting's text."""
+        trained = self.trained(model, train).model("last")
+        assert isinstance(trained, TransformerXL)
+        return trained
+
     def trained(
-        self, model: ModelConfig, train: TrainConfig, corpus: str | Path | None = None
+        self, model: LanguageModelConfig, train: TrainConfig, corpus: str | Path | None = None
     ) -> Run:
         """A finished run with these configurations on the setting's text, or on another one.
 
@@ -97,8 +104,13 @@ class Lab:
         """
         source = self._setting.corpus if corpus is None else corpus
         fingerprint = self.corpus.fingerprint if corpus is None else _fingerprint(source)
-        values = {"model": to_dict(model), "train": to_dict(train), "text": fingerprint}
-        kind = getattr(model, "attn_type", type(model).__name__.removesuffix("Config").lower())
+        values = {
+            "model": to_dict(model),
+            "train": to_dict(train),
+            "architecture": model.architecture,
+            "text": fingerprint,
+        }
+        kind = getattr(model, "attn_type", model.architecture)
         name = f"{kind}-{digest_of(values)[:_DIGITS]}"
         folder = self.folder / "models" / name
         if folder.exists():

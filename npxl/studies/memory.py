@@ -50,10 +50,7 @@ def run(setting: Setting, lab: Lab) -> Result:
 
     def model(attn_type: AttentionType, recurrence: bool) -> LanguageModel:
         variant = Variant(recurrence, attn_type)
-        trained: LanguageModel = lab.trained(*variant.of(setting.model, setting.train)).model(
-            "last"
-        )
-        return trained
+        return lab.transformer(*variant.of(setting.model, setting.train))
 
     dai = model("dai", True)
     models = {

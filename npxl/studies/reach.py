@@ -92,7 +92,7 @@ def run(setting: Setting, lab: Lab) -> Result:
             })  # fmt: skip
         return found
 
-    trained = lab.trained(setting.model, setting.train).model("last")
+    trained = lab.transformer(setting.model, setting.train)
     windowed = trained.reconfigured(mem_len=0, attn_window=setting.model.mem_len + 1)
     windowed = windowed.astype(np.float64)  # so that what is small is not lost in rounding
     reach = windowed.config.reach or 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from npxl.config import AttentionType, Loss, ModelConfig, TrainConfig
+from npxl.config import AttentionType, Loss, LSTMConfig, ModelConfig, TrainConfig
 from npxl.presets import preset
 
 
@@ -39,6 +39,8 @@ def configurations(name: str) -> tuple[Any, TrainConfig]:
 
 
 FULL_MODEL: ModelConfig
+LSTM_MODEL: LSTMConfig
 QUICK_MODEL: ModelConfig
 FULL_MODEL, FULL_TRAIN = configurations("default")
+LSTM_MODEL, LSTM_TRAIN = configurations("lstm")
 QUICK_MODEL, QUICK_TRAIN = configurations("tiny")

@@ -1,0 +1,247 @@
+r"""Relative effective context length (Dai et al. 2019, section 4.4): who makes use of how much.
+
+"Transformer-XL learns dependency that is 80% longer than RNNs and 450% longer than vanilla
+Transformers" (abstract): what is measured is how much context a model still gains from, relative to
+what the best model of its group makes of less (section 4.4, appendix C). With $\ell_i(c, t)$ the
+loss of model $i$ at $x_t$ after the $c$ tokens before it, $b(c, t) = \min_i \ell_i(c, t)$, and $T$
+the fraction $r$ of positions at which $b(c, t)$ is largest, let $f_i(c, c')$ be the mean over $t
+\in T$ of $\min(b(c, t), \ell_i(c', t))$ and
+
+$g_i(c, c') = \frac{\exp f_i(c, c) - \exp f_i(c, c')}{\exp f_i(c, c)}.$
+
+From a short $c$ on, $c$ becomes $c' = c + \Delta$ as long as $g_i(c, c')$ is at least 1 %; the
+effective length is the $c$ at which that ends. All models have about as many parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npxl.config import LSTMConfig, ModelConfig, TrainConfig
+from npxl.inference import evaluate
+from npxl.models import LanguageModel
+from npxl.page.pictures import Picture
+from npxl.studies.effective_context import effective_context
+from npxl.studies.frame import Cell, Result, Statement, Study, Table
+from npxl.studies.lab import Lab
+from npxl.studies.paper import TABLE_8
+from npxl.studies.settings import (
+    FULL_MODEL,
+    FULL_TRAIN,
+    LSTM_MODEL,
+    LSTM_TRAIN,
+    QUICK_MODEL,
+    QUICK_TRAIN,
+    Variant,
+)
+from npxl.threads import available_cores, run_parallel, shards
+
+Array = NDArray[Any]
+
+RATIOS = (0.1, 0.5, 1.0)
+GROUPS = tuple(tuple(name for name in group if name != "QRNN") for group in TABLE_8)
+
+_VARIANTS = {
+    "Transformer-XL": Variant(),
+    "with Shaw's encoding": Variant(attn_type="shaw"),
+    "without recurrence": Variant(recurrence=False),
+    "Transformer": Variant(recurrence=False, attn_type="al-rfou", loss="half"),
+}
+_TOKENS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Contexts step, 2·step, … up to a limit, after which the last n_positions are predicted."""
+
+    corpus: str = "kjv"
+    model: ModelConfig = FULL_MODEL
+    train: TrainConfig = FULL_TRAIN
+    lstm: LSTMConfig = LSTM_MODEL
+    lstm_train: TrainConfig = LSTM_TRAIN
+    split: str = "valid"
+    step: int = 32
+    longest: int = 1536
+    n_positions: int = 2000
+    windows: tuple[int, ...] = (1, 2, 4, 8)
+    """Attention lengths to choose from, in multiples of that of training."""
+
+
+def losses_after(
+    model: LanguageModel, tokens: Array, places: Array, context: int, n_workers: int = 1
+) -> Array:
+    """ℓ(c, t) = −log p(x_t | the c tokens before it) at places t [P] ≥ c: [P], in nats.
+
+    The c tokens are read as the beginning of a text.
+    """
+    losses = np.empty(len(places))
+    at_once = max(1, _TOKENS_AT_ONCE // context)
+
+    def task(part: range) -> Callable[[], None]:
+        def run() -> None:
+            for start in range(part.start, part.stop, at_once):
+                rows = slice(start, min(start + at_once, part.stop))
+                inputs = tokens[places[rows, None] + np.arange(-context, 0)]  # [b, c]
+                targets = tokens[places[rows, None]]
+                losses[rows] = model.reader(len(inputs)).score(inputs, targets)[:, 0]
+
+        return run
+
+    run_parallel([task(part) for part in shards(len(places), n_workers)], n_workers)
+    return losses
+
+
+def run(setting: Setting, lab: Lab) -> Result:
+    """Losses by context of all models, until none gains by more of it, and the groups' RECL."""
+    tokens = np.asarray(lab.corpus.split(setting.split).tokens, np.int64)
+    places = np.linspace(setting.longest, len(tokens) - 1, setting.n_positions).astype(int)
+    models: dict[str, LanguageModel] = {
+        name: lab.transformer(*variant.of(setting.model, setting.train))
+        for name, variant in _VARIANTS.items()
+    }
+    models["LSTM"] = lab.trained(setting.lstm, setting.lstm_train).model("last")
+    windows = {
+        name: lab.part(f"window of {name}", partial(_best_window, models[name], tokens, setting))
+        for name, variant in _VARIANTS.items()
+        if variant.attn_type in ("dai", "shaw")
+    }
+    for name, window in windows.items():
+        models[name] = models[name].reconfigured(mem_len=0, attn_window=window)
+
+    def measure(context: int) -> dict[str, list[float]]:
+        found = {}
+        for name in lab.track(list(models), f"context {context}"):
+            # A Transformer never reads more than a segment of training.
+            seen = min(context, setting.train.tgt_len) if name == "Transformer" else context
+            found[name] = losses_after(models[name], tokens, places, seen, available_cores())
+        return {name: losses.round(6).tolist() for name, losses in found.items()}
+
+    contexts: list[int] = []
+    losses: list[dict[str, list[float]]] = []
+    for context in range(setting.step, setting.longest + 1, setting.step):
+        contexts.append(context)
+        losses.append(lab.part(f"context {context}", partial(measure, context)))
+        groups = [_effective_contexts(contexts, losses, group) for group in GROUPS]
+        if all(ended for group in groups for found in group.values() for _, ended in found):
+            break
+    return {
+        "groups": groups,
+        "contexts": contexts,
+        "loss": {name: [float(np.mean(each[name])) for each in losses] for name in models},
+        "attention_lengths": windows,
+        "parameters": {name: model.params.flat.size for name, model in models.items()},
+    }
+
+
+def _effective_contexts(
+    contexts: list[int], losses: list[dict[str, list[float]]], group: Sequence[str]
+) -> dict[str, list[tuple[int, bool]]]:
+    """By model, for each r, its RECL, and whether a longer context was seen to gain too little."""
+    array = np.array([[each[name] for each in losses] for name in group])  # [M, C, T]
+    found = {}
+    for i, name in enumerate(group):
+        each = [effective_context(array, i, r) for r in RATIOS]
+        found[name] = [(contexts[c], ended) for c, ended in each]
+    return found
+
+
+def _best_window(model: LanguageModel, tokens: Array, setting: Setting) -> int:
+    """The attention length with the best score, as of the paper's Table 6."""
+    trained_with = setting.model.mem_len + setting.train.tgt_len
+
+    def nll(window: int) -> float:
+        read = model.reconfigured(mem_len=window - 1, attn_window=window)
+        return evaluate(read, tokens, setting.train.tgt_len, n_workers=available_cores()).nll
+
+    return min((trained_with * multiple for multiple in setting.windows), key=nll)
+
+
+def tables(result: Result) -> Iterable[Table]:
+    """A table for each group, as the paper's, with its figures beside."""
+    for n, (group, paper) in enumerate(zip(result["groups"], TABLE_8, strict=True), start=1):
+        rows: list[tuple[Cell, ...]] = []
+        for name, figures in paper.items():
+            ours = [_spelled(*each) for each in group[name]] if name in group else [None] * 3
+            rows.append((name, result["parameters"].get(name), *ours, *figures))
+        columns = (
+            f"group {n}", "parameters", *(f"r = {r:g}" for r in RATIOS),
+            *(f"paper, r = {r:g}" for r in RATIOS),
+        )  # fmt: skip
+        yield Table("Relative effective context length, in tokens", columns, tuple(rows))
+    names = tuple(result["loss"])
+    yield Table(
+        "Mean loss after a context of so many tokens, nats",
+        ("context", *names),
+        tuple(
+            (context, *(result["loss"][name][c] for name in names))
+            for c, context in enumerate(result["contexts"])
+        ),
+    )
+    yield Table(
+        "Attention length in evaluation, with the best score",
+        ("model", "keys"),
+        tuple(result["attention_lengths"].items()),
+    )
+
+
+def pictures(result: Result) -> Iterable[Picture]:
+    """Losses by context."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        for name, losses in result["loss"].items():
+            axes.plot(result["contexts"], losses, ".-", label=name)
+        axes.set(xlabel="context, tokens", ylabel="loss, nats")
+        axes.legend()
+
+    yield Picture(
+        "Loss by context",
+        "Mean loss of the same tokens after so many tokens before them; what a model gains from "
+        "more of them is what its effective context is measured by.",
+        "Curves that fall and level off, Transformer-XL's last.",
+        draw,
+    )
+
+
+def statements(result: Result) -> Iterable[Statement]:
+    """That Transformer-XL's is the longest in both groups."""
+    for group, paper in zip(result["groups"], TABLE_8, strict=True):
+        first, *others = group
+        ours = {name: found[0][0] for name, found in group.items()}
+        ratios = ", ".join(
+            f"{ours[first] / ours[name]:.2f} times that of {name} "
+            f"({paper[first][0] / paper[name][0]:.2f} in the paper)"
+            for name in others
+        )
+        yield Statement(
+            f"{first} has a longer effective context than {' and '.join(others)}.",
+            all(ours[first] > ours[name] for name in others),
+            f"at r = {RATIOS[0]:g} it is {ours[first]} tokens, {ratios}",
+        )
+
+
+def _spelled(context: int, ended: bool) -> str:
+    return f"{context}" if ended else f"≥ {context}"
+
+
+STUDY = Study(
+    "recl",
+    "Relative effective context length",
+    __doc__ or "",
+    Setting(
+        model=QUICK_MODEL, train=QUICK_TRAIN, lstm=replace(LSTM_MODEL, n_layer=1, d_model=90),
+        lstm_train=replace(QUICK_TRAIN, lr=LSTM_TRAIN.lr), step=16, longest=128, n_positions=200,
+        windows=(1, 2),
+    ),
+    Setting(),
+    run,
+    tables,
+    pictures,
+    statements,
+)  # fmt: skip
