@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from npxl.config import ModelConfig, TrainConfig
-from npxl.data import Corpus, load_corpus
+from npxl.data import Corpus
 from npxl.files import new_folder
 from npxl.inference import evaluate
 from npxl.inference.evaluation import bits_per_byte
@@ -107,11 +107,10 @@ def shuffled_text(corpus: Corpus, folder: Path) -> Path:
         draw = np.random.default_rng(0)
         with new_folder(path) as draft:
             for name in ("train", "valid", "test"):
-                lines = corpus.vocab.decode(corpus.split(name).tokens).splitlines()
+                lines = corpus.split(name).tokens.tobytes().split(b"\n")  # tokens are bytes
                 lines = [line for line in lines if line.strip()]
-                text = "\n".join(lines[i] for i in draw.permutation(len(lines))) + "\n"
-                (draft / f"{name}.txt").write_bytes(text.encode())
-    load_corpus(path)
+                shuffled = [lines[i] + b"\n" for i in draw.permutation(len(lines))]
+                (draft / f"{name}.txt").write_bytes(b"".join(shuffled))
     return path
 
 

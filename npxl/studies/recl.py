@@ -67,8 +67,8 @@ class Setting:
     lstm_train: TrainConfig = LSTM_TRAIN
     split: str = "valid"
     step: int = 32
-    longest: int = 1536
-    n_positions: int = 2000
+    longest: int = 768
+    n_positions: int = 6000
     windows: tuple[int, ...] = (1, 2, 4, 8)
     """Attention lengths to choose from, in multiples of that of training."""
 
