@@ -17,6 +17,7 @@ from npxl.testing import (
     Inapplicable,
     NpxlModel,
     NpxlReader,
+    NpxlReference,
     Vacuous,
     cases,
     configs,
@@ -50,19 +51,31 @@ def found(check, implementation, case):
 
 
 @by_check
-@pytest.mark.parametrize("adapter", [NpxlModel, NpxlReader])
 @patient
 @given(config=any_config, case=cases(), seed=st.integers(0, 99))
-def test_no_model_of_npxl_is_accused(adapter, check, config, case, seed):
-    implementation = adapter(model_for(config, seed))
-    if adapter is NpxlReader and set(check.needs) - {"losses", "select", "ignore_index"}:
-        with pytest.raises(Inapplicable, match="needs the capability"):
-            check(implementation, case)
-        return
-    finding = found(check, implementation, case)
+def test_no_model_of_npxl_is_accused(check, config, case, seed):
+    finding = found(check, NpxlModel(model_for(config, seed)), case)
     assert finding.check == check.__name__
     assert 0 <= finding.figure <= finding.tolerance
     assert finding.compared > 0
+
+
+of_readers = [
+    pytest.param(adapter, check, id=f"{adapter.__name__}-{check.__name__}")
+    for adapter, able in (
+        (NpxlReader, {"losses", "select", "ignore_index"}),
+        (NpxlReference, {"losses", "select", "ignore_index", "memory"}),
+    )
+    for check in CHECKS.values()
+    if able.issuperset(check.needs)
+]
+
+
+@pytest.mark.parametrize(("adapter", "check"), of_readers)
+@patient
+@given(config=any_config, case=cases(max_segments=3, max_length=4), seed=st.integers(0, 99))
+def test_nor_is_other_code_for_the_same_models(adapter, check, config, case, seed):
+    found(check, adapter(model_for(config, seed)), case)
 
 
 @by_check
