@@ -1,5 +1,6 @@
 """What an audit is made of, and its gradients at a size at which every entry is checked."""
 
+import io
 import json
 import math
 
@@ -95,6 +96,22 @@ def test_a_check_that_stops_or_finds_nothing_is_wrong_and_the_others_go_on(monke
     assert "The check found nothing." in text
 
 
+def test_on_a_terminal_there_is_a_bar_until_a_check_is_done(monkeypatch):
+    def slow(subject, progress):
+        for n in range(3):
+            progress(n, 3)
+            yield Result.of(f"row {n}", 0, at_most=0)
+
+    section = Section("made-up", "Made up", "", (Check("slow", "", "", slow),))
+    monkeypatch.setattr(runner, "SECTIONS", (section,))
+    file = io.StringIO()
+    report = audit(ModelConfig(), console=Console(force_terminal=True, width=80, file=file))
+    assert report.passed
+    shown = file.getvalue()
+    assert "67%" in shown
+    assert all(f"row {n}" in shown for n in range(3))
+
+
 def test_a_reader_that_has_enough_is_no_failure(monkeypatch):
     def gone(subject, progress):
         raise BrokenPipeError
@@ -122,6 +139,15 @@ def test_a_check_draws_the_same_alone_as_among_others(monkeypatch):
     assert both["made-up/check-0"] != both["made-up/check-1"]
 
 
+def gradient_checks(report):
+    """What was found for each tensor at each segment whose every entry was checked."""
+    for name in SEGMENTS:
+        for result in report[name].values():
+            if result.name != "nearest kink":
+                check, _ = result.data
+                yield check
+
+
 @pytest.mark.parametrize("pre_lnorm", [False, True])
 def test_audit_of_a_large_configuration(pre_lnorm):
     config = ModelConfig(
@@ -129,12 +155,11 @@ def test_audit_of_a_large_configuration(pre_lnorm):
         clamp_len=820, pre_lnorm=pre_lnorm, dropout=0.1,
     )  # fmt: skip
     console = Console(record=True, width=150, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    report = audit(config, console=console, only=["gradients"])
+    report = audit(config, console=console, only=SEGMENTS)
     assert report.passed
     assert "n_layer 12 to 2" in console.export_text()
-    for name in SEGMENTS:
-        for result in report[name].values():
-            assert result.data.entries == math.prod(result.data.shape)
+    for check in gradient_checks(report):
+        assert check.entries == math.prod(check.shape)
     small = report.subject.small
     assert small.attn_window == small.mem_len + 1
 
@@ -154,11 +179,10 @@ def test_an_audit_of_clusters(monkeypatch, options, projections):
         monkeypatch.setitem(scaling._LARGEST, name, size)  # sooner done
     config = ModelConfig(vocab_size=10_000, n_layer=1, **options)
     report = audit(config, only=["gradients"])
-    assert report.passed
+    assert report.passed, report.verdict
     small = report.subject.small
     assert len(small.cutoffs) == len(config.cutoffs)
-    rows = [result for name in SEGMENTS for result in report[name].values()]
-    found = {result.name for result in rows if result.data.largest > 0}
+    found = {check.name for check in gradient_checks(report) if check.largest > 0}
     shapes = TransformerXL.parameter_shapes(small)
     assert {name for name in shapes if name.startswith(("embedding", "softmax"))} <= found
     assert {name for name in found if name.startswith("softmax.") and "projection" in name} == {
@@ -173,7 +197,7 @@ def test_an_audit_of_every_encoding(monkeypatch, attn_type):
         monkeypatch.setitem(scaling._LARGEST, name, size)  # sooner done
     config = ModelConfig(n_layer=1, attn_type=attn_type, clamp_len=100, pre_lnorm=True)
     report = audit(config, only=["gradients"])
-    assert report.passed
+    assert report.passed, report.verdict
     small = report.subject.small
     assert small.attn_type == attn_type
     assert small.clamp_len < small.mem_len  # distances share a row

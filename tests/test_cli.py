@@ -505,8 +505,9 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
 
     monkeypatch.setattr(npxl.audit, "audit", audit)
     Path("options.toml").write_text("pre_lnorm = false\nlr = 0.5\n")
-    assert main(["audit"]) == 0
+    assert main(["audit", "--html", "none"]) == 0
     assert main(["audit", "runs/small", "--only", "a", "b/c"]) == 0
+    assert not list(here.rglob("*.html"))
     assert main(["audit", "--config", "options.toml", "--preset", "tiny", "--seed", "1"]) == 1
     run, tiny = record("runs/small")["model"], PRESETS["tiny"].model
     assert seen == [
@@ -517,6 +518,18 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
             "npxl audit --preset tiny --config options.toml",
         ),
     ]  # fmt: skip
+
+    # Where the report goes
+    assert [path.name for path in here.rglob("*.html")] == ["audit.html"]
+    assert "<title>FAILED: audit of --preset tiny" in Path("audit.html").read_text()
+    assert main(["audit", "runs/small"]) == 0
+    assert "<title>Passed: audit of runs/small" in Path("runs/small/audit.html").read_text()
+    assert main(["audit", "runs/small", "--only", "a", "--html", "a.html", "--json"]) == 0
+    assert Path("a.html").exists()
+    seen.clear()
+    Path("a.html").write_text("my own")
+    assert main(["audit", "--html", "a.html"]) == 2  # before anything is checked
+    assert seen == []
 
 
 def test_audit_in_80_columns_of_any_encoding_is_whole(here, monkeypatch):
