@@ -1,9 +1,11 @@
-"""Ctrl-C and SIGTERM as a wish to stop, for work that must not end just anywhere."""
+"""Ctrl-C and SIGTERM: a wish to stop, for work that must not end just anywhere, or an error."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -39,3 +41,20 @@ class StopRequest:
         while self._handlers:
             number, handler = self._handlers.popitem()
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, so that what is half written is removed on the way out.
+
+    Unless somebody has chosen what it does, and in the main thread only.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 import tracemalloc
 from dataclasses import replace
@@ -516,6 +518,23 @@ def test_what_exists_is_not_overwritten_and_a_failure_leaves_nothing(tmp_path, m
     monkeypatch.setattr("npxl.interop.transfoxl.assembled", fails)
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "theirs", "transfoxl")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_conversion_that_is_stopped_leaves_nothing(tmp_path, monkeypatch, number):
+    def stopped(tensor, params):
+        os.kill(os.getpid(), number)
+        return assembled(tensor, params)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background
+    monkeypatch.setattr("npxl.interop.transfoxl.assembled", stopped)
+    words = ["convert", str(HUGGING / "plain"), "--out", str(tmp_path / "x"), "--to", "transfoxl"]
+    try:
+        assert main(words) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not list(tmp_path.iterdir())
 
 

@@ -27,6 +27,7 @@ from npxl.cli.output import Console, remark
 from npxl.cli.study import study
 from npxl.cli.train import train
 from npxl.errors import NpxlError
+from npxl.signals import sigterm_like_ctrl_c
 from npxl.versions import installed_version
 
 app = App(
@@ -80,7 +81,7 @@ def main(words: Sequence[str] | None = None) -> int:
     -------
     int
         Exit code: 0; 1 when an audit fails or a score is not finite; 2 after an error that the user
-        can put right, said in one sentence on standard error; 130 after Ctrl-C.
+        can put right, said in one sentence on standard error; 130 after Ctrl-C or SIGTERM.
     """
     words = list(sys.argv[1:] if words is None else words)
     code: int | None = 0
@@ -94,7 +95,8 @@ def main(words: Sequence[str] | None = None) -> int:
         command, bound, ignored = app.parse_args(words, exit_on_error=False, print_error=False)
         if "words" in ignored:
             bound.arguments["words"] = words
-        code = command(*bound.args, **bound.kwargs)
+        with sigterm_like_ctrl_c():
+            code = command(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except (NpxlError, CycloptsError) as error:
         return _fail(str(error))
