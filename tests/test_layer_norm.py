@@ -117,6 +117,9 @@ def test_float32_stays_float32(seed, leading, d):
 
     for actual, expected in zip(run(*single), run(*double), strict=True):
         assert_eq(actual, expected.astype(np.float32), rtol=3e-6, atol=1e-5)
+    _, cache = layer_norm_forward(*single[:3], 0.1)
+    assert cache.normalized.shape == single[0].shape
+    assert cache.normalized.dtype == cache.inv_std.dtype == np.float32
 
 
 @pytest.mark.parametrize("strided", ["transposed", "sliced"])

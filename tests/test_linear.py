@@ -14,7 +14,13 @@ from numerical import (
 )
 
 from npxl import threads
-from npxl.layers.linear import linear_backward, linear_backward_weight, linear_forward
+from npxl.layers import linear
+from npxl.layers.linear import (
+    linear_backward,
+    linear_backward_input,
+    linear_backward_weight,
+    linear_forward,
+)
 
 
 def naive(x, weight, bias):
@@ -134,3 +140,46 @@ def test_helpers_divide_what_one_thread_would_do(monkeypatch, sizes, n_threads):
     np.testing.assert_allclose(dx, np.einsum("no,oi->ni", dy, weight), rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(d_weight, 1 + np.einsum("no,ni->oi", dy, x), rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(d_bias, 1 + dy.sum(0), rtol=1e-13)
+
+
+def test_helpers_share_the_work_and_none_does_it_twice(monkeypatch):
+    monkeypatch.setattr(threads, "_WORTH_SPREADING", 1)
+    done, matmul = [], np.matmul
+
+    def counting(x, y, out):
+        done.append(out.size)
+        return matmul(x, y, out=out)
+
+    monkeypatch.setattr(np, "matmul", counting)
+    x, weight, _, dy = draw(0, (7,), 5, 6)
+    with threads.Threads(3, 1):
+        for function, arguments in (
+            (linear_forward, (x, weight)),
+            (linear_backward_input, (dy, weight)),
+        ):
+            done.clear()
+            result = function(*arguments)
+            assert len(done) == 3
+            assert sum(done) == result.size
+
+
+def test_what_the_work_is_worth_is_said_in_multiplications(monkeypatch):
+    costs = []
+
+    def alone(task, n, cost):
+        costs.append((n, cost))
+        task(range(n))
+
+    monkeypatch.setattr(linear, "spread", alone)
+    x, weight, _, dy = draw(0, (2, 3), 5, 4)
+    linear_forward(x, weight)
+    linear_backward(dy, x, weight, np.zeros_like(weight))
+    # Columns of y, rows of the weight's gradient, rows of dx; all cost n · D · E.
+    assert costs == [(4, 120), (4, 120), (6, 120)]
+
+
+def test_the_gradient_of_x_has_its_shape_however_rows_are_counted():
+    x, weight, _, dy = draw(0, (2, 3), 5, 4)
+    expected = linear_backward(dy, x, weight, np.zeros_like(weight))
+    flat = linear_backward(dy.reshape(6, 4), x, weight, np.zeros_like(weight))
+    assert_eq(flat, expected)
