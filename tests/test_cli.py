@@ -764,6 +764,7 @@ def mistakes(here):
         ("study --all reach", "Say which studies to run, or --all: reach"),
         ("study atention", "no study 'atention'; choose from reach"),
         ("study attention --corpus nowhere", "nowhere"),
+        ("study speed --corpus text.txt", "The study speed reads no text: leave out --corpus"),
         ("compose", "compose"),
     ],
 )

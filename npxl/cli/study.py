@@ -61,6 +61,8 @@ def study(
     if every == bool(names):
         raise NpxlError(f"Say which studies to run, or --all: {', '.join(STUDIES)}.")
     chosen = [each for name, each in STUDIES.items() if every or name in names]
+    if corpus is not None and not any(hasattr(each.full, "corpus") for each in chosen):
+        raise NpxlError(f"The study {' '.join(names)} reads no text: leave out --corpus.")
     if corpus is not None:
         load_corpus(corpus)  # NpxlError now, and not after hours
     console = Console(stderr=True) if as_json else Console()

@@ -187,7 +187,7 @@ def pictures(result: Result) -> Iterable[Picture]:
         f"$N (W - 1) = {deepest['reach']}$ tokens, whatever the segments (lines).",
         f"A band below the diagonal, {deepest['reach']} tokens wide.",
         moved,
-        (5.0, 4.6),
+        (7.0, 3.8),
     )
     yield Picture(
         "Influence by distance",
