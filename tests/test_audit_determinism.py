@@ -1,6 +1,8 @@
 """Section determinism of an audit: right for every form of model, and wrong where one is broken."""
 
 import itertools
+import os
+import signal
 
 import pytest
 from audited import every_config, rows_of, wrong_rows
@@ -130,6 +132,18 @@ BROKEN = [
 def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, break_it):
     break_it(monkeypatch)
     assert not rows_of(DETERMINISM, check)[row].passed
+
+
+def test_a_signal_stops_the_audit_and_not_a_training_alone(monkeypatch):
+    update = loop.Trainer.update
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return update(self)
+
+    monkeypatch.setattr(loop.Trainer, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rows_of(DETERMINISM, "same-seed")
 
 
 def test_every_row_is_broken_by_something():

@@ -71,7 +71,7 @@ class _Runs:
     def finished(self, name: str, seed: int, workers: int = 1) -> dict[str, bytes]:
         """The files of a run from its beginning to its end."""
         run = self.create(name, seed, workers)
-        Trainer(run).run()
+        _finish(run)
         return _files(run)
 
 
@@ -86,6 +86,12 @@ def _temporary_folder() -> Iterator[Path]:
 def _runs(subject: Subject) -> Iterator[_Runs]:
     with _temporary_folder() as folder:
         yield _Runs(folder, _config(subject))
+
+
+def _finish(run: Run, reporter: Reporter | None = None) -> None:
+    """Train to the end; a signal that stops the training is meant for the audit."""
+    if not Trainer(run).run(reporter):
+        raise KeyboardInterrupt
 
 
 def _files(run: Run) -> dict[str, bytes]:
@@ -131,7 +137,7 @@ def _resumed(subject: Subject, progress: Progress) -> Iterable[Result]:
         run = runs.create("stopped", subject.seed, 1)
         reached = STEPS
         try:
-            Trainer(run).run(_Crashing())
+            _finish(run, _Crashing())
         except _Crash:
             reached = CRASHED_AT
         step = run.checkpoint().progress.step
@@ -139,7 +145,7 @@ def _resumed(subject: Subject, progress: Progress) -> Iterable[Result]:
             "updates that were lost", reached - step, at_least=1,
             detail=f"Stopped dead after update {CRASHED_AT}, resumed from that of update {step}.",
         )  # fmt: skip
-        Trainer(Run.open(run.folder)).run()
+        _finish(Run.open(run.folder))
         yield from _compared(_files(run), whole)
 
 
