@@ -130,7 +130,7 @@ def _extreme(subject: Subject, progress: Progress) -> Iterable[Result]:
             with np.errstate(all="ignore"):
                 largest = exaggerate(model, text, draw)
                 figures = _survives(model, text)
-            size = Figure(largest, at_least=EXTREME / 10)
+            size = Figure(largest, at_least=EXTREME / 2)
             yield Result(
                 f"{what} in {np.dtype(dtype).name}", {"size": size, **figures},
                 "A segment of 4 tokens after one of 4 in memory.",
@@ -142,20 +142,17 @@ def _exaggerate_logits(model: TransformerXL, text: Array, draw: np.random.Genera
     for name in ("softmax.bias", "softmax.cluster_bias"):
         if name in model.params:
             view = model.params[name]
-            view[...] = draw.uniform(-EXTREME, EXTREME, view.shape)
+            view[...] = draw.uniform(-1, 1, view.shape)
+            view *= EXTREME / np.abs(view).max()
     return float(np.abs(model.params["softmax.bias"]).max())
 
 
 def _exaggerate_scores(model: TransformerXL, text: Array, draw: np.random.Generator) -> float:
     """Queries so long that the largest scores of attention reach 1e4 in every layer."""
-    size = 0.0
     for n in range(model.config.n_layer):
-        size = _largest_scores(model, text)[n]
-        weights = model.layer(model.params, n).attention
-        for name in ("w_q", "relative_bias", "u", "v"):
-            is_shared = n > 0 and name in ("u", "v") and model.config.shares_biases
-            if name in weights._fields and not is_shared:
-                getattr(weights, name)[...] *= EXTREME / size
+        for _ in range(2):  # once more when u and v do not count any longer
+            size = _largest_scores(model, text)[n]
+            model.params[f"layers.{n}.attention.w_q"][...] *= EXTREME / size
     return min(_largest_scores(model, text))
 
 
