@@ -85,7 +85,8 @@ def _one_symbol(implementation: Implementation, case: Case) -> tuple[Array, int]
     require_scores_that_vary(implementation, read(implementation, alphabet, [alphabet.size])[0])
     settled = 0
     if _attends_to_zeros(implementation):
-        exact, longest = reach(implementation), implementation.mem_len + max(case.lengths)
+        longest = implementation.mem_len + max(case.lengths) + declared(implementation, "ext_len")
+        exact = reach(implementation)
         settled = implementation.n_layer * longest if exact is None else exact
     lengths = stretched(case.lengths, settled + 2)
     symbols = case.rng(0).integers(implementation.vocab_size, size=(case.batch_size, 1))
