@@ -580,6 +580,18 @@ def test_a_run_is_converted(tmp_path, monkeypatch):
         convert(run.model(), "again", options={"mem_len": 3})
 
 
+def test_no_tensor_of_pytorchs_is_named_where_none_is_converted(tmp_path, capsys):
+    """A copy for npxl, here of what PyTorch's TransfoXL has no tensors for."""
+    model = model_for(replace(SMALL, attn_type="al-rfou", clamp_len=3), dtype=np.float32)
+    model.save(tmp_path / "ours.safetensors")
+    words = ["convert", str(tmp_path / "ours.safetensors"), "--to", "npxl", "--mem-len", "2"]
+    assert main([*words, "--out", str(tmp_path / "short.safetensors")]) == 0
+    assert "PyTorch" not in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "again.safetensors"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tensors"] == []
+    assert npxl.load(tmp_path / "short.safetensors").config == replace(model.config, mem_len=2)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -80,7 +80,8 @@ def convert(
         ]
         print_json({**summary, "model": config, "tensors": mapped})
     else:
-        Console(width=10_000).print(_table(done.rows))  # a row is a line, whatever the width
+        if done.rows:
+            Console(width=10_000).print(_table(done.rows))  # a row is a line, whatever the width
         print_table({}, conversion=summary, model=config)
 
 

@@ -42,7 +42,12 @@ class Conversion:
 
     @property
     def rows(self) -> list[Row]:
-        """The tensors on the other side, which is that of PyTorch, and what they are of npxl's."""
+        """The tensors on the other side, which is that of PyTorch, and what they are of npxl's.
+
+        None when both sides are npxl's.
+        """
+        if self.source == self.target == "npxl":
+            return []
         return rows(self.config, ORIGINAL if self.source == "original" else HUGGING_FACE)
 
 
