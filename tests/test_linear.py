@@ -44,6 +44,15 @@ def test_forward_equals_the_loop(seed, leading, d, e):
     assert_eq(linear_forward(x, weight), naive(x, weight, np.zeros(e)), rtol=1e-14)
 
 
+def test_forward_writes_where_it_is_told():
+    x, weight, bias, _ = draw(0, (2, 3), 5, 4)
+    room = np.full((6, 9), np.nan)
+    y = linear_forward(x, weight, bias, out=room[:, 2:6])
+    assert_eq(y, naive(x, weight, bias), rtol=1e-14)
+    assert_eq(room[:, 2:6], y.reshape(6, 4))
+    assert np.isnan(room[:, [0, 1, 6, 7, 8]]).all()
+
+
 @given(seeds, leading_shapes, widths, widths)
 def test_backward_equals_central_differences(seed, leading, d, e):
     x, weight, bias, dy = draw(seed, leading, d, e)

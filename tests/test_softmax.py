@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from numerical import assert_eq, central_difference, leading_shapes, read_only, seeds, widths
 
 from npxl import reference
+from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.embedding import EmbeddingCluster, embedding_backward, embedding_forward
-from npxl.layers.softmax import log_softmax, softmax_backward, softmax_forward
+from npxl.layers.softmax import log_softmax, n_scored, softmax_backward, softmax_forward
 
 symbols = st.integers(1, 7)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -214,3 +215,23 @@ def test_arrays_with_strides():
     expected = gradients(hidden, targets, weight, bias, dnll)
     for a, e in zip(gradients(*arrays), expected, strict=True):
         assert_eq(a, e, rtol=1e-13)
+
+
+@given(seeds, leading_shapes, symbols, symbols, widths)
+def test_symbols_of_two_outputs_are_as_if_of_one(seed, leading, n_first, n_second, d):
+    hidden, targets, weight, bias, dnll = draw(seed, leading, n_first + n_second, d)
+    expected = gradients(hidden, targets, weight, bias, dnll)
+    d_weight, d_bias = np.zeros_like(weight), np.zeros_like(bias)
+    parts = slice(0, n_first), slice(n_first, None)
+    outputs = [(weight[part], bias[part]) for part in parts]
+    grads = [(d_weight[part], d_bias[part]) for part in parts]
+    nll, cache = softmax_forward(hidden, targets, *outputs)
+    assert_eq(nll, softmax_forward(hidden, targets, (weight, bias))[0], rtol=1e-13)
+    d_hidden = softmax_backward(dnll, cache, outputs, grads)
+    for actual, of_one in zip((d_hidden, d_weight, d_bias), expected, strict=True):
+        assert_eq(actual, of_one, rtol=1e-13, atol=1e-13)
+
+
+def test_targets_to_ignore_do_not_count_as_scored():
+    assert n_scored(np.array([[1, IGNORE, 0], [IGNORE, IGNORE, 2]])) == 3
+    assert n_scored(np.full((2, 2), IGNORE)) == 0
