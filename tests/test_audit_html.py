@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from npxl import ModelConfig, NpxlError
+from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.audit import audit, html, runner, scaling
 from npxl.audit.frame import Check, Figure, Result, Section
 from npxl.audit.terminal import number
@@ -137,6 +137,23 @@ def failing(monkeypatch, run):
     section = Section("made-up", "Made <up>", "Is $x$.", (Check("a-check", "", "", run),))
     monkeypatch.setattr(runner, "SECTIONS", (section,))
     return audit(ModelConfig(), 3, command=["npxl", "audit", "a run"])
+
+
+def test_gradients_that_are_no_numbers_have_a_page_too(monkeypatch):
+    right = TransformerXL.backward
+
+    def spoiled(self, *arguments):
+        grads = right(self, *arguments)
+        grads.flat[...] = math.nan
+        return grads
+
+    for name, size in {"n_layer": 1, "n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3}.items():
+        monkeypatch.setitem(scaling._LARGEST, name, size)
+    monkeypatch.setattr(TransformerXL, "backward", spoiled)
+    only = ["gradients/one-token", "truncation/stop-gradient", "truncation/left-out"]
+    text = html.to_html(audit(ModelConfig(vocab_size=3), only=only))
+    assert len(Outline(text).of("svg")) >= 2
+    assert "<title>FAILED" in text
 
 
 def test_a_failure_is_at_the_top_with_the_line_that_shows_it(monkeypatch):

@@ -28,7 +28,7 @@ def pictures(rows: Rows) -> Iterator[Picture]:
 def _by_step(tensors: list[Result]) -> Picture:
     steps = np.array(tensors[0].data[1])
     errors = np.array([[e.relative for e in result.data[0].central] for result in tensors])
-    errors = np.where(errors > 0, errors, np.nan)
+    errors = np.where((errors > 0) & np.isfinite(errors), errors, np.nan)
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -83,5 +83,5 @@ def _by_tensor(tensors: list[Result]) -> Picture:
 
 def _worst(kind: str, tensors: list[Result]) -> str:
     errors = [(result.figures[kind].value, result.name) for result in tensors]
-    value, name = max(error for error in errors if not math.isnan(error[0]))
+    value, name = max((e for e in errors if not math.isnan(e[0])), default=(math.nan, "none"))
     return f"{kind} {value:.1e} ({name})"
