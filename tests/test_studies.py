@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, load_corpus
 from npxl.cli import main
 from npxl.data import BUNDLED
-from npxl.inference import evaluate, score_sliding
+from npxl.inference import evaluate
+from npxl.inference.sliding import score_windows
 from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, runner, speed
 from npxl.studies.ablation import shuffled_text
 from npxl.studies.attention import by_distance
@@ -313,7 +314,7 @@ def test_both_sides_of_speed_are_right(found):
 
 
 def test_a_side_that_is_wrong_is_not_timed(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(speed, "score_sliding", lambda *_: np.zeros(3))
+    monkeypatch.setattr(speed, "score_windows", lambda *_: np.zeros(1))
     with pytest.raises(NpxlError, match=r"differ by .* nats"):
         conduct(tiny["speed"], tmp_path, quick=True)
 
@@ -328,7 +329,7 @@ def test_one_key_more_or_less_is_a_difference(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(reusing, "reader", other, raising=False)
             assert speed.wrong_by(reusing, tokens[None, None, :9]) > speed.LARGEST_DIFFERENCE
-    monkeypatch.setattr(speed, "score_sliding", lambda m, t, n: score_sliding(m, t, n - 1))
+    monkeypatch.setattr(speed, "score_windows", lambda m, t, p, n: score_windows(m, t, p, n - 1))
     assert speed.wrong_by_sliding(sliding, tokens, 20) > speed.LARGEST_DIFFERENCE
 
 

@@ -88,25 +88,45 @@ def _scored(
     nll = np.empty(n_pairs, model.dtype)
     reading = Reading(n_pairs, progress, stop)
 
-    def score(inputs: Array, targets: Array) -> Array:
-        reader = model.reader(len(inputs))  # which has read nothing
-        return reading.score(reader, inputs.astype(np.int64), targets.astype(np.int64))
+    nll[:first] = _read(model, tokens[None, :first], tokens[None, 1 : first + 1], reading)[0]
+    others = range(first, n_pairs)
+    nll[first:] = score_windows(model, tokens, others, window, n_workers, reading)
+    return nll
 
-    def task(pairs: range) -> Callable[[], None]:
+
+def score_windows(
+    model: LanguageModel,
+    tokens: Array,
+    pairs: range,
+    window: int,
+    n_workers: int = 1,
+    reading: Reading | None = None,
+) -> Array:
+    """−log p(tokens[i + 1] | tokens[i + 1 − window … i]) for each i of `pairs`, in nats.
+
+    What `score_sliding` does after the first window, before which there is nothing.
+    """
+    reading = reading or Reading(len(pairs))
+    nll = np.empty(len(pairs), model.dtype)
+
+    def task(part: range) -> Callable[[], None]:
         def run() -> None:
-            for batch in _batches(pairs, max(1, TOKENS_AT_ONCE // window)):
-                places = np.array(batch)  # [b]: numbers of the last pairs of some windows
+            for batch in _batches(part, max(1, TOKENS_AT_ONCE // window)):
+                rows = slice(batch.start, batch.stop)
+                places = np.array(pairs[rows])  # [b]: numbers of the last pairs of some windows
                 inputs = tokens[places[:, None] + np.arange(1 - window, 1)]  # [b, n]
-                nll[places] = score(inputs, tokens[places + 1][:, None])[:, 0]
+                nll[rows] = _read(model, inputs, tokens[places + 1][:, None], reading)[:, 0]
 
         return run
 
-    nll[:first] = score(tokens[None, :first], tokens[None, 1 : first + 1])[0]
-    others = range(first, n_pairs)
-    if others:
-        parts = shards(len(others), n_workers)
-        run_parallel([task(others[part.start : part.stop]) for part in parts], n_workers)
+    if pairs:
+        run_parallel([task(part) for part in shards(len(pairs), n_workers)], n_workers)
     return nll
+
+
+def _read(model: LanguageModel, inputs: Array, targets: Array, reading: Reading) -> Array:
+    reader = model.reader(len(inputs))  # which has read nothing
+    return reading.score(reader, inputs.astype(np.int64), targets.astype(np.int64))
 
 
 def _batches(pairs: range, size: int) -> Iterator[range]:

@@ -6,8 +6,7 @@ up to 1,800+ times faster than vanilla Transformers during evaluation" (abstract
 
 Both sides have the same shape and the same attention length, random parameters and random tokens;
 losses of each are first held against another way to compute them. Transformer-XL reads segments
-with a full memory; of the sliding window, the time of each token after the first window is
-measured, windows shared among all cores.
+with a full memory; the other side reads whole windows, one for each token, on all cores.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
 from npxl.errors import NpxlError
-from npxl.inference import score_sliding
+from npxl.inference.sliding import score_windows
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
 from npxl.presets import preset
@@ -87,16 +86,14 @@ def measure(shape: ModelConfig, length: int, setting: Setting) -> dict[str, Any]
         for segment in segments:
             reader.score(segment[:, :-1], segment[:, 1:])
 
-    def slide(n_pairs: int) -> Callable[[], Any]:
-        return lambda: score_sliding(sliding, tokens[: n_pairs + 1], length, n_workers)
+    def slide() -> None:
+        score_windows(sliding, tokens, range(length, length + n_windows), length, n_workers)
 
     by_reusing, by_sliding = [], []
     for _ in range(setting.rounds):
         seconds = _timed(lambda: run_parallel([reuse], n_workers))
         by_reusing.append(seconds / segments[:, 0, 1:].size)
-        # The first window is that of many tokens; each further one is that of one token.
-        seconds = _timed(slide(length + n_windows)) - _timed(slide(length))
-        by_sliding.append(seconds / n_windows)
+        by_sliding.append(_timed(slide) / n_windows)
     return {
         "length": length,
         "reusing": float(np.median(by_reusing)),
@@ -132,7 +129,7 @@ def wrong_by_sliding(model: TransformerXL, tokens: Array, length: int) -> float:
     """How far the loss after the second window is from that of a forward pass, in nats."""
     window, target = tokens[None, 1 : length + 1], tokens[None, length + 1 : length + 2]
     fwd = model.forward(window, target, model.init_memory(1))
-    slid = score_sliding(model, tokens[: length + 2], length)[-1]
+    (slid,) = score_windows(model, tokens, range(length, length + 1), length)
     return float(np.abs(fwd.nll[0, 0] - slid))
 
 
