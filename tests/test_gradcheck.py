@@ -14,7 +14,7 @@ from npxl import MaskKey, ModelConfig, NpxlError
 from npxl.audit.gradients import INPUT, gradcheck
 from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
-from npxl.models import decoder_layer, transformer_xl
+from npxl.models import decoder_layer, segment_model
 from npxl.testing.strategies import ATTN_TYPES, configs
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
@@ -70,8 +70,8 @@ def test_every_entry_of_one_model(attn_type):
         (attention, "attend_backward", {"layers.0.attention.w_q", "attention.u"}),
         (feed_forward, "linear_backward", {"layers.1.feed_forward.w_1"}),
         (decoder_layer, "layer_norm_backward", {"layers.0.attention_norm.gain", INPUT}),
-        (transformer_xl, "adaptive_softmax_backward", {"layers.1.feed_forward.w_2"}),
-        (transformer_xl, "embedding_backward", {"embedding.weight"}),
+        (segment_model, "adaptive_softmax_backward", {"layers.1.feed_forward.w_2"}),
+        (segment_model, "embedding_backward", {"embedding.weight"}),
     ],
 )
 def test_a_wrong_backward_pass_is_found_and_named(monkeypatch, module, function, wrong_tensors):
