@@ -17,6 +17,7 @@ from npxl import ModelConfig, TrainConfig
 from npxl.config import from_dict
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+TESTS = sorted((EXAMPLES[0].parent / "testing").glob("test_*.py"))
 
 
 @pytest.mark.fault("HF #29650")
@@ -31,6 +32,23 @@ def test_example_runs(script, tmp_path):
     )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout
+
+
+@pytest.mark.parametrize("script", TESTS, ids=lambda script: script.stem)
+def test_example_of_tests_passes(script):
+    """That of TransfoXL with its deviations as expected failures, each of which has to fail."""
+    pytest.importorskip("torch", reason="needs the extra peers")
+    pytest.importorskip("transformers", reason="needs the extra peers")
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider",
+         "--override-ini=addopts=", str(script)],
+        cwd=script.parent,
+        env={**os.environ, "PYTHONPATH": str(script.parent.parent.parent)},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stdout
+    assert " passed" in finished.stdout
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES[0].parent.glob("*.toml")), ids=lambda p: p.stem)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from npxl.errors import NpxlError, described
+from npxl.interop.tensors import HUGGING_FACE, tensors
+from npxl.interop.transfoxl import config_from_transfoxl
+from npxl.invariants.adapters import NpxlReference
 from npxl.invariants.torch_module import TorchModule
+from npxl.models.transformer_xl import TransformerXL
+from npxl.params import Params
 
 Array = NDArray[Any]
 Tensor = Any
@@ -24,7 +31,7 @@ def transfoxl(
     *,
     mem_len: int | None = None,
     window: int | None = None,
-    initial_memory: str = "empty",
+    initial_memory: Literal["empty", "zeros"] = "empty",
     start_empty: bool = False,
 ) -> TorchModule:
     """A TransfoXLLMHeadModel of `transformers` 4.35.2, the last release in which it runs.
@@ -49,7 +56,8 @@ def transfoxl(
     Returns
     -------
     TorchModule
-        A state is a pair: the number of streams and the model's `mems`.
+        A state is a pair: the number of streams and the model's `mems`.  Its `reference` is npxl's,
+        with the same parameters in float64.
 
     Raises
     ------
@@ -59,8 +67,7 @@ def transfoxl(
     if type(model).__name__ != "TransfoXLLMHeadModel":
         raise NpxlError(
             f"model is {described(model)}, but it must be a TransfoXLLMHeadModel of transformers "
-            "4.35.2 (pip install 'npxl[peers]'); others are adapted by "
-            "npxl.invariants.torch_module.TorchModule."
+            "4.35.2 (pip install 'npxl[peers]'); for others there is npxl.testing.TorchModule."
         )
     import torch
     from transformers import GenerationConfig
@@ -130,6 +137,20 @@ def transfoxl(
             model, mem_len=changed, initial_memory=initial_memory, start_empty=start_empty
         )
 
+    def reference() -> NpxlReference:
+        """The equations, literally, with the window and the start that are declared."""
+        ours = replace(
+            config_from_transfoxl({**config.to_dict(), "same_length": False, "mem_len": length}),
+            attn_window=window,
+            initial_memory=initial_memory,
+        )
+        theirs = {name: value.numpy() for name, value in model.state_dict().items()}
+        params = Params(TransformerXL.parameter_shapes(ours), dtype=np.float64)
+        for tensor in tensors(ours, HUGGING_FACE):
+            for view, values in tensor.pairs(params, theirs) if tensor.parts else ():
+                view[...] = values
+        return NpxlReference(TransformerXL(ours, params=params))
+
     return TorchModule(
         model,
         forward,
@@ -146,4 +167,6 @@ def transfoxl(
         dropout=bool(config.dropout or config.dropatt),
         initial_memory=initial_memory,
         ignore_index=IGNORE,
+        bitwise=config.div_val == 1,
+        reference=reference,
     )

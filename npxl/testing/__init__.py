@@ -39,6 +39,8 @@ from npxl.invariants import (  # noqa: E402
     capabilities,
 )
 from npxl.invariants.adapters import NpxlModel, NpxlReader, NpxlReference  # noqa: E402
+from npxl.invariants.torch_module import TorchModule  # noqa: E402
+from npxl.invariants.transfoxl import transfoxl  # noqa: E402
 from npxl.testing.battery import BoundCheck, NothingShown, parametrize  # noqa: E402
 from npxl.testing.strategies import (  # noqa: E402
     cases,
@@ -65,6 +67,7 @@ __all__ = [
     "NpxlReader",
     "NpxlReference",
     "StreamMachine",
+    "TorchModule",
     "Vacuous",
     "capabilities",
     "cases",
@@ -75,4 +78,5 @@ __all__ = [
     "segmentations",
     "stream_machine",
     "token_batches",
+    "transfoxl",
 ]
