@@ -53,7 +53,7 @@ class LSTMConfig(LanguageModelConfig):
     cutoffs: tuple[int, ...] = ()
     div_val: int = 1
     tie_projs: tuple[bool, ...] = ()
-    init_std: float = 0.05
+    init_std: float = 0.1
     proj_init_std: float = 0.01
 
     def __post_init__(self) -> None:
