@@ -25,6 +25,7 @@ from npxl.layers.dropout import (
     dropout_forward,
     dropout_rule,
     mask_key,
+    site_of,
 )
 
 batches = leading_shapes.filter(len)
@@ -178,3 +179,15 @@ def test_rng_may_be_a_key_a_generator_or_none():
 def test_anything_else_as_rng_is_refused_with_what_to_pass(rng):
     with pytest.raises(NpxlError, match=r"MaskKey.*Generator.*None"):
         mask_key(rng)
+
+
+def test_a_place_has_the_masks_of_its_name_and_without_a_key_none():
+    assert site_of(None, "hidden") is None
+    assert site_of(MaskKey(3), "hidden") == MaskKey(3).site("hidden")
+    assert site_of(MaskKey(3), "hidden") != site_of(MaskKey(3), "embedding")
+
+
+def test_a_generator_gives_seeds_of_63_bits():
+    seeds = {mask_key(np.random.default_rng(n)).seed for n in range(8)}
+    assert len(seeds) == 8
+    assert max(seeds) > 2**60
