@@ -1,6 +1,6 @@
 """The paper's claims, each as a study: from a setting to numbers, a table and a picture.
 
-docs/studies.md says what each measures, docs/claims.md what was found.
+docs/studies.md says what each measures, docs/claims.md which have been run at their full setting.
 """
 
 from __future__ import annotations
