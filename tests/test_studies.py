@@ -333,6 +333,15 @@ def test_one_key_more_or_less_is_a_difference(monkeypatch):
     assert speed.wrong_by_sliding(sliding, tokens, 20) > speed.LARGEST_DIFFERENCE
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_loss_that_is_not_a_number_is_not_timed(side, tiny, tmp_path, monkeypatch):
+    both = speed.sides(MODEL, 20, seed=0)
+    both[side].params.flat[:] = np.nan
+    monkeypatch.setattr(speed, "sides", lambda *_: both)
+    with pytest.raises(NpxlError, match="differ by nan nats"):
+        conduct(tiny["speed"], tmp_path, quick=True)
+
+
 def test_growth_is_found_again():
     lengths = np.array([800, 1800, 3800])
     assert growth(lengths, 0.3 * lengths**1.2) == pytest.approx((0.3, 1.2))
