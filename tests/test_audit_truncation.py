@@ -36,6 +36,7 @@ def wrong_rows(config, check):
         ModelConfig(vocab_size=4, attn_type="shaw", clamp_len=2, initial_memory="zeros"),
         ModelConfig(vocab_size=4, attn_type="vaswani", attn_window=2, mem_len=2),
         ModelConfig(vocab_size=4, attn_type="al-rfou", clamp_len=2, untie_r=False),
+        ModelConfig(vocab_size=4, n_layer=2, mem_len=1),
     ],
 )
 def test_truncation_of_many_forms(config):

@@ -27,7 +27,7 @@ _ALL = "all"
 
 
 def _run_left_out(subject: Subject, progress: Progress) -> Iterator[Result]:
-    two = TwoSegments(subject)
+    two = TwoSegments(subject, n_before=subject.small.mem_len)  # of which nothing is forgotten
     if two.n_seen == 0:
         yield Result.nothing("gradients", NOTHING)
         return

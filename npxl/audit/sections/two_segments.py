@@ -23,15 +23,17 @@ _TGT_LEN = 4
 class TwoSegments:
     """A loss of the second of two segments, as a function of parameters, with what is read first.
 
-    In the paper's form: nothing is read twice, and the memory is empty to begin with.
+    In the paper's form: nothing is read twice, and the memory is empty to begin with.  The first
+    segment has `n_before` tokens, or, unless given, as many as fill the memory and two at least: a
+    token alone attends to itself, whatever its query and its key.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, n_before: int | None = None) -> None:
         self.model = subject.model(ext_len=0, initial_memory="empty", dropout=0.0, dropatt=0.0)
         self.config = self.model.config
-        self.part = segment(
-            subject, self.model, "truncation", _TGT_LEN, n_before=max(2, self.config.mem_len)
-        )
+        if n_before is None:
+            n_before = max(2, self.config.mem_len)
+        self.part = segment(subject, self.model, "truncation", _TGT_LEN, n_before=n_before)
         fwd = self.model.forward(self.part.inputs, self.part.targets, self.part.memory)
         self.truncated = self.model.backward(fwd, self.part.dnll)
         self.params = Params(self.model.params.shapes, self.model.params.flat.astype(complex))
