@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -64,13 +65,13 @@ def worse_and_worse(monkeypatch):
     monkeypatch.setattr(TransformerXL, "stack_forward", other)
 
 
-def another_kernel(module, name, output):
+def another_kernel(module, name, output, factor=1 + 1e-3):
     """A compiled kernel that is not what its source says: an array it fills is off."""
     kernel = getattr(module, name)
 
     def other(*arguments):
         result = kernel(*arguments)
-        arguments[output][...] *= 1 + 1e-3
+        arguments[output][...] *= factor
         return result
 
     other.py_func = kernel.py_func
@@ -141,6 +142,40 @@ def exp_of_everything_is_a_number(monkeypatch):
     monkeypatch.setattr(numerics, "_exp_of_each", other)
 
 
+def not_a_number_once(monkeypatch):
+    """What the second segment returns, but not its memory."""
+    forward, log_probs = TransformerXL.forward, TransformerXL.log_probs
+    forwards, reads = itertools.count(), itertools.count()
+
+    def other_forward(self, *arguments):
+        fwd = forward(self, *arguments)
+        return replace(fwd, nll=fwd.nll * np.nan) if next(forwards) == 1 else fwd
+
+    def other_log_probs(self, *arguments):
+        log_p, memory = log_probs(self, *arguments)
+        return (log_p * np.nan if next(reads) == 1 else log_p), memory
+
+    monkeypatch.setattr(TransformerXL, "forward", other_forward)
+    monkeypatch.setattr(TransformerXL, "log_probs", other_log_probs)
+
+
+def one_gradient_is_not_a_number(monkeypatch):
+    """Neither the first tensor's nor the last one's."""
+    backward = TransformerXL.backward
+
+    def other(self, *arguments):
+        grads = backward(self, *arguments)
+        grads["attention.u"][...] = np.nan
+        return grads
+
+    monkeypatch.setattr(TransformerXL, "backward", other)
+
+
+def nothing_a_number(owner, name):
+    method = getattr(owner, name)
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, lambda *of: method(*of) * np.nan)
+
+
 BROKEN = [
     ("precision", "layer 1", coarse_products),
     ("precision", "layer 3", worse_and_worse),
@@ -149,6 +184,10 @@ BROKEN = [
     ("reference", "losses", positions_in_reverse),
     ("reference", "log-probabilities", positions_in_reverse),
     ("reference", "memory", positions_in_reverse),
+    ("reference", "losses", not_a_number_once),
+    ("reference", "log-probabilities", not_a_number_once),
+    ("precision", "gradients", one_gradient_is_not_a_number),
+    ("long-memory", "by the reader", nothing_a_number(TransformerXLReader, "log_probs")),
     ("long-memory", "log-probabilities", coarse_positions),
     ("long-memory", "by the reader", a_little_more(TransformerXLReader, "log_probs")),
     ("long-memory", "sum of probabilities", a_little_more(ends_module, "adaptive_log_softmax")),
@@ -188,6 +227,12 @@ def test_a_kernel_that_is_not_what_its_source_says(monkeypatch, module, name, ou
     rows = rows_of(NUMERICS, "compiled", dict(pre_lnorm=name == "normalize_one"))
     assert [row for row, result in rows.items() if not result.passed] == [name]
     assert rows[name].figures["float32"].value > 1e-5
+
+
+@compiled
+def test_a_kernel_that_writes_what_is_not_a_number(monkeypatch):
+    another_kernel(optimizers_module, "adam_update", 0, math.nan)(monkeypatch)
+    assert not rows_of(NUMERICS, "compiled")["adam_update"].passed
 
 
 def test_every_row_is_broken_by_something():

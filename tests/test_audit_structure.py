@@ -200,15 +200,16 @@ def test_a_mask_that_hides_one_key_too_few_is_named(monkeypatch):
     }
 
 
+@pytest.mark.parametrize("leak", [5e-324, np.nan])
 @pytest.mark.parametrize(
     ("place", "row"), [(1, "keys that are masked"), (3, "distances that nobody has")]
 )
-def test_the_smallest_leak_of_a_gradient_is_named(monkeypatch, place, row):
+def test_the_smallest_leak_of_a_gradient_is_named(monkeypatch, place, row, leak):
     backward = zeros.attend_backward
 
     def leaking(*arguments):
         gradients = backward(*arguments)
-        gradients[place][gradients[place] == 0] = 5e-324
+        gradients[place][gradients[place] == 0] = leak
         return gradients
 
     monkeypatch.setattr(zeros, "attend_backward", leaking)
@@ -236,6 +237,10 @@ def into_later_inputs(d):
     d[:, 1:] += 1e-200 * d[:, :-1]
 
 
+def nothing_a_number_later(d):
+    d[:, 1:] *= np.where(d[:, 1:] == 0, np.nan, 1)
+
+
 def into_other_streams(d):
     d[1:] += 1e-200 * d[:-1]
 
@@ -244,6 +249,7 @@ def into_other_streams(d):
     ("change", "row"),
     [
         (into_later_inputs, "inputs after the scored one"),
+        (nothing_a_number_later, "inputs after the scored one"),
         (into_other_streams, "other streams"),
     ],
 )

@@ -26,6 +26,11 @@ Progress = Callable[[int, int], None]
 """Called with how much of a check is done, and how much it is."""
 
 
+def worst(values: Iterable[float]) -> float:
+    """The largest; NaN if one is, which no comparison would notice."""
+    return float(np.max(list(values)))
+
+
 @dataclass(frozen=True)
 class Figure:
     """A number that was measured, and between what it has to lie.

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.audit.frame import worst
+
 Array = NDArray[Any]
 
 
@@ -86,7 +88,7 @@ def _both(kernel: Any, twins: Twins) -> Callable[..., Any]:
             _arrays((*before, None if result is None else 0)),
             strict=True,
         ):
-            twins.apart = max(twins.apart, _apart(own, plain_one, old))
+            twins.apart = worst((twins.apart, _apart(own, plain_one, old)))
         return result
 
     return call

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl import reference
-from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject, worst
 from npxl.audit.gradients import reference_mask
 from npxl.audit.sections.precision import (
     far_positions,
@@ -107,7 +107,7 @@ def _reference(subject: Subject, progress: Progress) -> Iterable[Result]:
             ("log-probabilities", log_p[:, again:], plain.log_probs),
             ("memory", memory.states, np.array(theirs)),
         ):
-            apart[name] = max(apart[name], float(np.abs(ours - expected).max(initial=0)))
+            apart[name] = worst((apart[name], np.abs(ours - expected).max(initial=0)))
     for name, figure in apart.items():
         detail = (
             f"Segments of {', '.join(map(str, _LENGTHS))} tokens, each side with its own memory."

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject, worst
 from npxl.audit.invariants import cases, cut, row
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
 from npxl.inference.evaluation import score, warm_up_segments
@@ -244,7 +244,7 @@ def _reader(subject: Subject, progress: Progress) -> Iterable[Result]:
             for start, stop in segments(lengths):
                 segment = text[rows, start:stop]
                 log_p, memory = model.log_probs(segment, memory)
-                apart = max(apart, _apart(reader.log_probs(segment), log_p))
+                apart = worst((apart, _apart(reader.log_probs(segment), log_p)))
     yield Result.of(
         "log-probabilities", apart, at_most=ROUNDING,
         detail=f"{told}One stream and three, in segments of 1, of {_LENGTH}, and of any length.",
@@ -258,7 +258,8 @@ def _reader(subject: Subject, progress: Progress) -> Iterable[Result]:
         inputs = text[:, max(0, start - config.ext_len) : start + 4]
         targets = text[:, start + 1 : start + 5]
         fwd = model.forward(inputs, targets, memory)
-        apart, memory = max(apart, _apart(reader.score(inputs, targets), fwd.nll)), fwd.memory
+        apart = worst((apart, _apart(reader.score(inputs, targets), fwd.nll)))
+        memory = fwd.memory
     yield Result.of(
         "losses", apart, at_most=ROUNDING,
         detail=f"{told}ext_len {config.ext_len}; two of three streams go on after 8 tokens.",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.frame import Check, Figure, Progress, Result, Section, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Section, Subject, worst
 from npxl.audit.sections.left_out import LEFT_OUT, TRAINED, pictures
 from npxl.audit.sections.two_segments import NOTHING, TwoSegments
 from npxl.config import ModelConfig
@@ -57,7 +57,7 @@ def _run_memory(subject: Subject, progress: Progress) -> Iterator[Result]:
         yield Result.nothing("memory", NOTHING)
         return
     model, part, draw = two.model, two.part, subject.draw("truncation/memory")
-    scale = max(np.abs(gradient).max() for gradient in two.truncated.values())
+    scale = worst(np.abs(gradient).max() for gradient in two.truncated.values())
     for n, states in enumerate(part.memory.layers):
         slope = abs(two.memory_slope(n, draw.standard_normal(states.shape)))
         detail = "The loss does depend on it, along a random direction."

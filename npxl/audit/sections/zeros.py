@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.frame import Check, Figure, Progress, Result, Subject
+from npxl.audit.frame import Check, Figure, Progress, Result, Subject, worst
 from npxl.audit.segments import Segment, segment
 from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.attention import attend_backward, attend_forward
@@ -69,14 +69,14 @@ def _keys(subject: Subject) -> Iterator[Result]:
             alone, cache, u, v, np.zeros_like(u), np.zeros_like(v)
         )
         for gradient in (d_key, d_value):
-            leaks["keys"] = max(leaks["keys"], _largest(gradient[:, ~seen]))
-            flows["keys"] = max(flows["keys"], _largest(gradient[:, seen]))
-        leaks["distances"] = max(leaks["distances"], _largest(d_relative[~distances]))
-        flows["distances"] = max(flows["distances"], _largest(d_relative[distances]))
+            leaks["keys"] = worst((leaks["keys"], _largest(gradient[:, ~seen])))
+            flows["keys"] = worst((flows["keys"], _largest(gradient[:, seen])))
+        leaks["distances"] = worst((leaks["distances"], _largest(d_relative[~distances])))
+        flows["distances"] = worst((flows["distances"], _largest(d_relative[distances])))
         loud = [np.where(seen[:, None, None], x, x * _HUGE) for x in (key, value)]
         far = np.where(distances[:, None, None], relative, relative * _HUGE)
         again, _ = attend_forward(query, loud[0], loud[1], far, u, v, window)
-        changed = max(changed, _largest(again[:, i] - attended[:, i]))
+        changed = worst((changed, _largest(again[:, i] - attended[:, i])))
     about = f"{q} queries one at a time, each sees up to {min(window, n_keys)} of {n_keys} keys."
     yield _row("keys that are masked", leaks["keys"], flows["keys"], f"Gradient; {about}")
     if window > 1:
@@ -126,8 +126,8 @@ def _later_inputs(model: TransformerXL, part: Segment) -> Result:
         dnll = np.zeros_like(part.dnll)
         dnll[:, t] = part.dnll[:, t]
         gradient = model.input_gradient(fwd, dnll)
-        leak = max(leak, _largest(gradient[:, first + t + 1 :]))
-        flow = max(flow, _largest(gradient[:, : first + t + 1]))
+        leak = worst((leak, _largest(gradient[:, first + t + 1 :])))
+        flow = worst((flow, _largest(gradient[:, : first + t + 1])))
     return _row("inputs after the scored one", leak, flow, "Gradient of one loss at a time.")
 
 
