@@ -101,6 +101,21 @@ def test_of_one_that_fades(check, case):
     check(case)
 
 
+def at_the_edge(**options):
+    return NpxlModel(model_for(ModelConfig(**{**SMALL, **options})))
+
+
+@parametrize({
+    "no memory": at_the_edge(mem_len=0),
+    "no memory, places": at_the_edge(mem_len=0, attn_type="al-rfou", clamp_len=9),
+    "one key": at_the_edge(attn_window=1),
+    "one position": at_the_edge(mem_len=1),
+    "attention dropped": at_the_edge(attn_window=4, dropatt=0.3),
+})  # fmt: skip
+def test_of_configurations_at_the_edge(check, case):
+    check(case)
+
+
 CONTENT = {
     "check_probabilities": "uniform is a distribution",
     "check_ignored_targets": "losses of 0 stand beside others",

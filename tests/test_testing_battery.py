@@ -91,6 +91,22 @@ def test_invariants(check, case):
     lines.fnmatch_lines(["*XPASS(strict)*it was so in 2019*"])
 
 
+def test_an_error_is_no_expected_failure(run):
+    outcomes, lines = run("""
+class Unfinished(WindowedLinear):
+    def log_probs(self, inputs, state):
+        raise ValueError("not yet")
+
+@npxl.testing.parametrize(
+    Unfinished(), checks=["check_window"], expected_failures={"check_window": "sees fewer keys"}
+)
+def test_invariants(check, case):
+    check(case)
+""")
+    assert outcomes == {"failed": 1}
+    lines.fnmatch_lines(["*ValueError: not yet*"])
+
+
 def test_names_that_are_not_there():
     with pytest.raises(NpxlError, match="no check 'check_windows'; there are check_probabilities"):
         parametrize(WindowedLinear(), checks=["check_windows"])

@@ -126,7 +126,7 @@ def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
     ])  # fmt: skip
     kept = factors[factors != 0]
     if kept.size == factors.size:
-        raise Vacuous("Its embeddings are not dropped.")
+        raise Inapplicable(f"Of {factors.size} numbers of its embeddings, none is dropped.")
     scale = float(np.median(kept)) if kept.size else 0.0
     spread = float(np.abs(kept - scale).max(initial=0))
     mean, deviation = scale * kept.size / factors.size, 0.0
@@ -156,6 +156,8 @@ def check_generation(implementation: Generates, case: Case) -> Finding:
     """
     n_tokens = case.length
     if reach(implementation) is None or not declared(implementation, "encodes_distances"):
+        if implementation.mem_len == 0:
+            raise Inapplicable("Without a memory, what it generates depends on one token alone.")
         if declared(implementation, "initial_memory") == "zeros" and implementation.mem_len > 0:
             raise Inapplicable("How many zeros a token sees depends on where the text is cut.")
         n_tokens = min(n_tokens, implementation.mem_len + 1)

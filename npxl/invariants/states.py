@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.invariants.comparing import differences, worst
-from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
+from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation, MemoryStates, declared, offering
 from npxl.invariants.reading import inputs_of, segments
 
@@ -106,6 +106,8 @@ def check_memory_is_constant(implementation: Implementation, case: Case) -> Find
     _require_unchanged(given, first, "inputs")
     before = np.array(implementation.log_probs(second.copy(), state)[0])
     if np.array_equal(implementation.log_probs(second.copy(), start)[0], before):
+        if implementation.mem_len == 0 or implementation.window == 1:
+            raise Inapplicable("It declares that no token depends on an earlier segment.")
         raise Vacuous("What was read before makes no difference here.")
 
     def same(after_what: str, usually: str) -> None:

@@ -11,7 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from npxl.errors import NpxlError
-from npxl.invariants import CHECKS, Case, Check, Finding, Implementation, Inapplicable, Vacuous
+from npxl.invariants import (
+    CHECKS,
+    Case,
+    Check,
+    Finding,
+    Implementation,
+    Inapplicable,
+    InvariantBroken,
+    Vacuous,
+)
 from npxl.testing.strategies import cases as all_cases
 
 Made = Implementation | Callable[[], Implementation]
@@ -106,8 +115,9 @@ def parametrize(
     checks
         Names, or checks of your own; None: all.
     expected_failures
-        By name of a check, or of a test where there are several implementations, why it fails.  The
-        test is then expected to, and fails if it does not.
+        By name of a check, or of a test where there are several implementations, why the invariant
+        is broken, or cannot be shown.  The test then fails if it holds, and if anything else than
+        `InvariantBroken` or `NothingShown` is raised.
     max_examples
         Cases of each check; None: as many as the profile says.
     cases
@@ -126,7 +136,7 @@ def parametrize(
         for check in chosen:
             test = f"{name}-{check.__name__}" if name else check.__name__
             reason = failures.get(test, failures.get(check.__name__))
-            marks = () if reason is None else pytest.mark.xfail(reason=reason, strict=True)
+            marks = () if reason is None else _expected_to_be_broken(reason)
             parameters.append(pytest.param(BoundCheck(check, made), id=test, marks=marks))
     known = {str(each.id) for each in parameters} | {each.__name__ for each in chosen}
     unknown = [name for name in failures if name not in known]
@@ -148,6 +158,11 @@ def parametrize(
         return pytest.mark.parametrize("check", parameters)(quiet(drawn))
 
     return decorate
+
+
+def _expected_to_be_broken(reason: str) -> pytest.MarkDecorator:
+    raises = (InvariantBroken, NothingShown)
+    return pytest.mark.xfail(reason=reason, strict=True, raises=raises)
 
 
 def _check(named: str | Check[Any]) -> Check[Any]:
