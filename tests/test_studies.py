@@ -94,7 +94,7 @@ def test_a_study_shows_what_it_found_and_finds_it_again(name, found, folder, mon
         assert table.rows
         assert {len(row) for row in table.rows} == {len(table.columns)}
     for statement in first.statements:
-        assert isinstance(statement.seen, bool)
+        assert statement.seen in (True, False, None)
     kept = json.loads((folder / f"{name}-quick.json").read_text())
     assert kept["result"] == first.result
     pictures = [(folder / f"{name}-quick-{n}.svg") for n, _ in enumerate(first.pictures, 1)]
@@ -224,6 +224,10 @@ def test_memory_lengths_are_evaluations(found, folder, text):
     curves, tokens = result["curves"], load_corpus(text).valid.tokens
     assert result["lengths"] == [0, 8, 32]
     assert all(curve[0]["change"] == [0, 0] for curve in curves.values())
+    assert all(curve[1]["over_trained"] == [0, 0] for curve in curves.values())
+    for _, at, longest in curves.values():  # of the same tokens
+        difference = longest["loss"][0] - at["loss"][0]
+        assert longest["over_trained"][0] == pytest.approx(difference, abs=1e-9)
     assert curves["dai"][:2] == curves["dai, clamped"][:2]  # no distance is beyond it yet
     assert curves["dai"][2] != curves["dai, clamped"][2]
     for attn_type, clamp_len in (("dai", None), ("vaswani", None), ("al-rfou", 15)):
@@ -231,6 +235,52 @@ def test_memory_lengths_are_evaluations(found, folder, text):
         expected = evaluate(model.reconfigured(mem_len=32), tokens, 8).nll
         # Blocks differ by a token in length, and count the same.
         assert curves[attn_type][2]["loss"][0] == pytest.approx(expected, rel=1e-3)
+
+
+def verdicts(name, result):
+    return [statement.seen for statement in STUDIES[name].statements(result)]
+
+
+def test_noise_makes_no_statement_about_memory_easier():
+    def result(dai, places, error):
+        point = {"loss": [2.0, 0.01], "change": [0.1, 0.01]}
+        names = ("vaswani", "al-rfou", "vaswani, trained without", "al-rfou, trained without")
+        over = dict.fromkeys(names, places) | {"dai": dai, "dai, clamped": dai}
+        return {
+            "lengths": [0, 8, 32],
+            "trained_with": 8,
+            "curves": {
+                name: [point, point, {**point, "over_trained": [mean, error]}]
+                for name, mean in over.items()
+            },
+        }
+
+    def about_the_longest(*figures):
+        _, no_harm, _, _, *harmed = verdicts("memory", result(*figures))
+        return no_harm, *harmed
+
+    assert about_the_longest(0.0, 0.3, 0.005) == (True, True, True)
+    assert about_the_longest(0.0, 0.3, 0.5) == (False, False, False)
+    assert about_the_longest(0.02, -0.3, 0.005) == (False, False, False)
+
+
+def test_one_seed_has_no_spread_to_compare_with(found):
+    result = found("ablation").result
+    assert verdicts("ablation", result) == [None] * 3
+    assert all(each.mark == "not judged" for each in STUDIES["ablation"].statements(result))
+
+    def of_seeds(row, text, spread):
+        bits = 2.0 if row["recurrence"] and row["attn_type"] == "dai" else 2.5
+        bits = 2.4 if text == "shuffled" and row["recurrence"] else bits
+        each = [{**row["seeds"][0], "best": bits + noise} for noise in (0, spread)]
+        return {**row, "seeds": each}
+
+    for spread, seen in ((0.1, True), (0.45, False)):
+        twice = {
+            text: [of_seeds(row, text, spread) for row in rows] for text, rows in result.items()
+        }
+        verdict = verdicts("ablation", twice)
+        assert verdict == ([True] * 3 if seen else [True, True, False])
 
 
 def test_attention_is_a_distribution_over_distances(found):
@@ -284,6 +334,11 @@ def test_influences_of_a_trained_model_end_at_its_reach(found):
     assert result["exchanged"][-2:] == [reach, reach + 1]
     assert (np.array(result["exchange"][:-1]) > 0).all()
     assert result["exchange"][-1] == 0
+    window = result["window"]
+    for further, seen in ((0.0005, False), (0.02, True)):
+        gradient = np.zeros(reach + 2)
+        gradient[[0, window]] = 1, further
+        assert verdicts("reach", {**result, "gradient": gradient.tolist()})[-1] is seen
 
 
 def test_a_gradient_by_distance_is_a_slope(folder, found):

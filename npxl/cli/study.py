@@ -98,10 +98,9 @@ def _show(outcome: Outcome, console: Console) -> None:
         Console(width=10_000).print(shown_table)  # a row is a line, whatever the width
         console.print()
     for statement in outcome.statements:
-        mark = "seen    " if statement.seen else "not seen"
         console.print(
-            f"{mark}  {statement.says} {statement.evidence}.", markup=False, highlight=False,
-            style="" if statement.seen else "red",
+            f"{statement.mark:10}  {statement.says} {statement.evidence}.",
+            markup=False, highlight=False, style="red" if statement.seen is False else "",
         )  # fmt: skip
     measured, trained = duration(outcome.seconds), duration(outcome.training_seconds)
     console.print(f"{measured} of measuring, after {trained} of training.", highlight=False)

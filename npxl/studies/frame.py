@@ -29,11 +29,19 @@ class Table:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the paper says, whether it was seen here, and in which numbers."""
+    """What the paper says, whether it was seen here, and in which numbers.
+
+    `seen` is None where the numbers cannot show it, either way.
+    """
 
     says: str
-    seen: bool
+    seen: bool | None
     evidence: str
+
+    @property
+    def mark(self) -> str:
+        """`seen` in words."""
+        return {True: "seen", False: "not seen", None: "not judged"}[self.seen]
 
 
 @dataclass(frozen=True)

@@ -220,13 +220,15 @@ def statements(result: Result) -> Iterable[Statement]:
     gradient = np.array(result["gradient"])
     share = float(gradient[window:].sum() / gradient.sum())
     yield Statement(
-        "Context grows with depth beyond what one layer sees.",
-        share > 0,
+        f"Context grows with depth beyond what one layer sees: at least {_SHARE:.0%} of the "
+        "gradient is there.",
+        share >= _SHARE,
         f"{share:.1%} of the gradient is on tokens that are further than the window of {window}",
     )
 
 
 _RAW = ("gradient", "attention")
+_SHARE = 0.01
 
 
 def _mean_within(distances: range, result: Result) -> float | None:
