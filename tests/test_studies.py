@@ -237,6 +237,21 @@ def test_memory_lengths_are_evaluations(found, folder, text):
         assert curves[attn_type][2]["loss"][0] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("memory", lambda r: [curve[-1]["loss"][0] for curve in r["curves"].values()]),
+        ("fragmentation", lambda r: [gap[0][0] for gap in r["gap"].values()]),
+        ("recl", lambda r: [losses[-1] for losses in r["loss"].values()]),
+        ("ablation", lambda r: [row["seeds"][0]["best"] for row in r["in order"]]),
+    ],
+)
+def test_a_picture_is_told_by_its_figures(name, values, found):
+    outcome = found(name)
+    for value in values(outcome.result):
+        assert f"{value:.3f}" in outcome.pictures[0].alternative
+
+
 def verdicts(name, result):
     return [statement.seen for statement in STUDIES[name].statements(result)]
 

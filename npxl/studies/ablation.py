@@ -163,11 +163,16 @@ def pictures(result: Result) -> Iterable[Picture]:
             axes.set(title=text, xlabel="bits a byte")
             axes.grid(axis="x", alpha=0.3)
 
+    means = "; ".join(
+        f"{text}, {_variant(row)}, {np.mean(_values(row, 'best')):.3f}"
+        for text, rows in result.items()
+        for row in rows
+    )
     yield Picture(
         "Ablation",
         "Bits a byte of each variant, a point for each seed: with the attention length of training "
         "(circles) and with the best one (crosses).",
-        "On the text in order, recurrence with the paper's encoding is the furthest left.",
+        f"A panel for each text, a row for each variant. Means with the best length: {means}.",
         draw,
         (10.0, 4.2),
     )

@@ -146,12 +146,14 @@ def pictures(result: Result) -> Iterable[Picture]:
         axes.set_yticks(range(len(shares)), range(1, len(shares) + 1))
         figure.colorbar(image, label="part of attention in memory")
 
+    shares = ", ".join(f"{share:.1%}" for share in heads[..., result["tgt_len"] :].sum(-1).mean(1))
     yield Picture(
         "Attention by distance",
         "What a query gives to the key at each distance, on average, a line for each head. "
         f"Keys right of the dotted line, at {result['tgt_len']} tokens, are in memory for every "
         "query.",
-        "In each layer, attention falls with distance, in some heads faster than in others.",
+        f"A panel for each layer, with a line for each of {heads.shape[1]} heads. Right of the "
+        f"dotted line are {shares} of attention, layer by layer.",
         by_distance,
         (9.0, 3.2),
     )

@@ -120,13 +120,20 @@ def pictures(result: Result) -> Iterable[Picture]:
         above.set(ylabel="loss, nats")
         above.legend()
 
+    losses, gaps = (
+        "; ".join(
+            f"{_LABELS[name]}, from {each[0][0]:.3f} to {each[-1][0]:.3f} nats"
+            for name, each in result[field].items()
+        )
+        for field in ("loss", "gap")
+    )
     yield Picture(
         "Context fragmentation",
         f"Mean loss at each position of segments of {result['tgt_len']} tokens, with a memory of "
-        f"{result['mem_len']} and without, and how much the memory saves; bars are 95 % intervals "
-        "over blocks of the text.",
-        "Without memory the first positions of a segment cost much more than the later ones; with "
-        "memory all positions cost about the same.",
+        f"{result['mem_len']} and without, and how much more it is without; bars are 95 % "
+        "intervals over blocks of the text.",
+        f"Above, a curve for each model from the first position to the last: {losses}. Below, the "
+        f"gaps: {gaps}.",
         draw,
         (7.0, 5.0),
     )

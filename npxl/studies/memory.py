@@ -117,12 +117,15 @@ def pictures(result: Result) -> Iterable[Picture]:
         axes.set(xlabel="memory in evaluation, tokens", ylabel="loss, nats")
         axes.legend()
 
+    ends = "; ".join(
+        f"{name}, from {curve[0]['loss'][0]:.3f} to {curve[-1]['loss'][0]:.3f} nats"
+        for name, curve in result["curves"].items()
+    )
     yield Picture(
         "Memory in evaluation",
         f"Mean loss with memories of other lengths than in training, {result['trained_with']} "
         "(dotted); bars are 95 % intervals over blocks of the text.",
-        "With the paper's encoding, a longer memory than in training does no harm; with absolute "
-        "positions the loss rises.",
+        f"A curve for each model, from no memory to {result['lengths'][-1]} tokens: {ends}.",
         draw,
         (7.0, 4.5),
     )

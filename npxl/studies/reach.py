@@ -167,8 +167,7 @@ def pictures(result: Result) -> Iterable[Picture]:
 
     def influences(figure: Any) -> None:
         axes = figure.subplots()
-        reach = result["trained_reach"]
-        for name in ("gradient", "attention"):
+        for name in _RAW:
             values = np.array(result[name][: reach + 1])
             axes.plot(np.arange(1, reach + 2), values / values[0], label=name, linewidth=1)
         values = np.array(result["exchange"][:-1])
@@ -183,18 +182,25 @@ def pictures(result: Result) -> Iterable[Picture]:
     yield Picture(
         "Reach, bit by bit",
         f"Which predictions change by at least one bit (blue) when a token is exchanged: N = "
-        f"{deepest['n_layer']} layers with a window of W = {deepest['window']} keys reach "
-        f"$N (W - 1) = {deepest['reach']}$ tokens, whatever the segments (lines).",
-        f"A band below the diagonal, {deepest['reach']} tokens wide.",
+        f"{deepest['n_layer']} layers with a window of W = {deepest['window']} keys, so that "
+        f"$N (W - 1) = {deepest['reach']}$; lines are where segments begin.",
+        f"A field of {_LENGTH} × {_LENGTH} pairs, of which {np.sum(deepest['moved'])} are blue, up "
+        f"to {deepest['furthest']} tokens right of the diagonal; {deepest['wrong']} pairs are not "
+        "as that number of tokens says.",
         moved,
         (7.0, 3.8),
     )
+    reach = result["trained_reach"]
+    ends = "; ".join(
+        f"{name}, from {result[name][0]:.2g} to {result[name][reach]:.2g}" for name in _RAW
+    )
+    ends += f"; exchange, from {result['exchange'][0]:.2g} to {result['exchange'][-2]:.2g}"
     yield Picture(
         "Influence by distance",
         "In a trained model: the norm of the gradient of a loss, what attention passes on "
-        "through all layers, and how far the prediction moves when a token is exchanged. All "
-        "three are exactly zero beyond the reach (dotted).",
-        "Three curves that fall with distance over orders of magnitude.",
+        "through all layers, and how far the prediction moves when a token is exchanged. Beyond "
+        f"the reach (dotted) the largest is {_beyond(result)}.",
+        f"Three curves from distance 0 to {reach}, each divided by its first value: {ends}.",
         influences,
         (7.0, 4.2),
     )
@@ -210,11 +216,11 @@ def statements(result: Result) -> Iterable[Statement]:
         f"{sum(len(each['moved']) ** 2 for each in exact)} pairs of tokens and predictions of "
         f"{len(exact)} configurations differ from it",
     )
-    beyond = [result["exchange"][-1], *(max(result[name][reach + 1 :]) for name in _RAW)]
+    beyond = _beyond(result)
     yield Statement(
         "The trained model's does, too.",
-        not any(beyond) and result["exchange"][-2] > 0,
-        f"beyond {reach} tokens all influences are {max(map(abs, beyond))}",
+        beyond == 0 and result["exchange"][-2] > 0,
+        f"beyond {reach} tokens the largest influence is {beyond}",
     )
     window = result["window"]
     gradient = np.array(result["gradient"])
@@ -229,6 +235,12 @@ def statements(result: Result) -> Iterable[Statement]:
 
 _RAW = ("gradient", "attention")
 _SHARE = 0.01
+
+
+def _beyond(result: Result) -> float:
+    """The largest influence from further than the reach of the trained model."""
+    further = [result[name][result["trained_reach"] + 1 :] for name in _RAW]
+    return float(np.abs([*np.concatenate(further), result["exchange"][-1]]).max())
 
 
 def _mean_within(distances: range, result: Result) -> float | None:
