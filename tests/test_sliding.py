@@ -14,6 +14,7 @@ from npxl import ModelConfig, NpxlError
 from npxl.cli import main
 from npxl.inference import EvaluationStopped, evaluate, evaluate_sliding, score, score_sliding
 from npxl.inference.evaluation import TOKENS_AT_ONCE
+from npxl.inference.sliding import score_windows
 from npxl.testing.strategies import configs
 
 VANILLA = ModelConfig(
@@ -50,6 +51,20 @@ def test_it_is_the_loop(config, seed, length, window, n_workers):
     result = evaluate_sliding(model, text, window, n_workers)
     assert result.tokens == length - 1
     assert result.nll == pytest.approx(expected.mean(), abs=1e-12)
+
+
+@given(
+    config=configs() | lstm_configs(),
+    seed=seeds,
+    window=st.integers(1, 9),
+    pairs=st.lists(st.integers(8, 28), max_size=9),
+    n_workers=st.integers(1, 3),
+)
+def test_windows_may_be_anywhere(config, seed, window, pairs, n_workers):
+    model, text = model_for(config, seed), tokens(30, seed, config.vocab_size)
+    chosen = np.array(pairs, int)
+    actual = score_windows(model, text, chosen, window, n_workers)
+    assert_eq(actual, naive(model, text, window)[chosen], atol=1e-12)
 
 
 @pytest.mark.parametrize("window", [1, TOKENS_AT_ONCE // 3, TOKENS_AT_ONCE, TOKENS_AT_ONCE + 1])

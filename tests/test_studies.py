@@ -22,7 +22,7 @@ from npxl.studies.frame import octaves, spelled
 from npxl.studies.influence import by_gradient
 from npxl.studies.page import shown
 from npxl.studies.paper import TABLE_6, TABLE_7
-from npxl.studies.recl import GROUPS, RATIOS, losses_after
+from npxl.studies.recl import GROUPS, RATIOS
 from npxl.studies.speed import growth
 from npxl.studies.statistics import N_BLOCKS, Estimate, over_blocks, over_text
 
@@ -418,18 +418,17 @@ def test_growth_is_found_again():
 
 
 def test_losses_after_a_context_read_nothing_else(found, folder, text):
-    found("recl")
+    result = found("recl").result
     tokens = np.asarray(load_corpus(text).valid.tokens, np.int64)
-    places = np.array([30, 31, 50, 1000])
-    for model in (model_of(folder), model_of(folder, mem_len=0)):
-        for context in (1, 5, 30):
-            expected = []
-            for place in places:
-                inputs = tokens[None, place - context : place]
-                log_p, _ = model.log_probs(inputs, model.init_memory(1))
-                expected.append(-log_p[0, -1, tokens[place]])
-            losses = losses_after(model, tokens, places, context, n_workers=2)
-            np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    places = np.linspace(24, len(tokens) - 1, 60).astype(int)
+    for name, mem_len in (("Transformer-XL", 8), ("without recurrence", 0)):
+        window = result["attention_lengths"][name]
+        model = model_of(folder, mem_len=mem_len).reconfigured(mem_len=0, attn_window=window)
+        for context, loss in zip(result["contexts"], result["loss"][name], strict=True):
+            inputs = tokens[places[:, None] + np.arange(-context, 0)]
+            log_p, _ = model.log_probs(inputs, model.init_memory(60))
+            expected = -log_p[np.arange(60), -1, tokens[places]].mean()
+            assert loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_effective_contexts_are_those_of_the_kept_losses(found, folder):

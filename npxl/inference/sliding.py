@@ -97,14 +97,15 @@ def _scored(
 def score_windows(
     model: LanguageModel,
     tokens: Array,
-    pairs: range,
+    pairs: range | Array,
     window: int,
     n_workers: int = 1,
     reading: Reading | None = None,
 ) -> Array:
-    """−log p(tokens[i + 1] | tokens[i + 1 − window … i]) for each i of `pairs`, in nats.
+    """−log p(tokens[i + 1] | tokens[i + 1 − window … i]) for each i of `pairs` [P]: [P], in nats.
 
-    What `score_sliding` does after the first window, before which there is nothing.
+    Any i ≥ window − 1 in any order; a window is read as the beginning of a text.  This is what
+    `score_sliding` does after the first window, before which there is nothing.
     """
     reading = reading or Reading(len(pairs))
     nll = np.empty(len(pairs), model.dtype)
@@ -113,13 +114,13 @@ def score_windows(
         def run() -> None:
             for batch in _batches(part, max(1, TOKENS_AT_ONCE // window)):
                 rows = slice(batch.start, batch.stop)
-                places = np.array(pairs[rows])  # [b]: numbers of the last pairs of some windows
+                places = np.asarray(pairs[rows])  # [b]: numbers of the last pairs of some windows
                 inputs = tokens[places[:, None] + np.arange(1 - window, 1)]  # [b, n]
                 nll[rows] = _read(model, inputs, tokens[places + 1][:, None], reading)[:, 0]
 
         return run
 
-    if pairs:
+    if len(pairs):
         run_parallel([task(part) for part in shards(len(pairs), n_workers)], n_workers)
     return nll
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.audit.invariants import cut
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
 from npxl.config import AttentionType, ModelConfig, TrainConfig
 from npxl.models.transformer_xl import TransformerXL
@@ -65,13 +66,6 @@ def random_model(draw: np.random.Generator) -> TransformerXL:
     return TransformerXL(config, seed=int(draw.integers(2**31)), dtype=np.float64)
 
 
-def random_lengths(draw: np.random.Generator, total: int) -> list[int]:
-    """Lengths of segments that a text of `total` tokens is cut into."""
-    cuts = np.flatnonzero(draw.random(total - 1) < 0.3) + 1
-    lengths: list[int] = np.diff([0, *cuts, total]).tolist()
-    return lengths
-
-
 def run(setting: Setting, lab: Lab) -> Result:
     """The reach of random configurations, bit by bit; and three influences in a trained model."""
 
@@ -80,7 +74,7 @@ def run(setting: Setting, lab: Lab) -> Result:
         for n in lab.track(range(setting.n_configurations), "configurations"):
             draw = np.random.default_rng((setting.seed, n))
             model = random_model(draw)
-            lengths = random_lengths(draw, _LENGTH)
+            lengths = cut(draw, _LENGTH)
             tokens = draw.integers(0, model.config.vocab_size, _LENGTH)
             moved = measured_reach(model, tokens, lengths)[-1]  # [s, t]
             expected = predicted_reach(model, lengths)[-1]

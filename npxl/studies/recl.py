@@ -15,7 +15,7 @@ effective length is the $c$ at which that ends. All models have about as many pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from npxl.config import LSTMConfig, ModelConfig, TrainConfig
 from npxl.inference import evaluate
+from npxl.inference.sliding import score_windows
 from npxl.models import LanguageModel
 from npxl.page.pictures import Picture
 from npxl.studies.effective_context import effective_context
@@ -40,7 +41,7 @@ from npxl.studies.settings import (
     QUICK_TRAIN,
     Variant,
 )
-from npxl.threads import available_cores, run_parallel, shards
+from npxl.threads import available_cores
 
 Array = NDArray[Any]
 
@@ -53,7 +54,6 @@ _VARIANTS = {
     "without recurrence": Variant(recurrence=False),
     "Transformer": Variant(recurrence=False, attn_type="al-rfou", loss="half"),
 }
-_TOKENS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -71,30 +71,6 @@ class Setting:
     n_positions: int = 6000
     windows: tuple[int, ...] = (1, 2, 4, 8)
     """Attention lengths to choose from, in multiples of that of training."""
-
-
-def losses_after(
-    model: LanguageModel, tokens: Array, places: Array, context: int, n_workers: int = 1
-) -> Array:
-    """ℓ(c, t) = −log p(x_t | the c tokens before it) at places t [P] ≥ c: [P], in nats.
-
-    The c tokens are read as the beginning of a text.
-    """
-    losses = np.empty(len(places))
-    at_once = max(1, _TOKENS_AT_ONCE // context)
-
-    def task(part: range) -> Callable[[], None]:
-        def run() -> None:
-            for start in range(part.start, part.stop, at_once):
-                rows = slice(start, min(start + at_once, part.stop))
-                inputs = tokens[places[rows, None] + np.arange(-context, 0)]  # [b, c]
-                targets = tokens[places[rows, None]]
-                losses[rows] = model.reader(len(inputs)).score(inputs, targets)[:, 0]
-
-        return run
-
-    run_parallel([task(part) for part in shards(len(places), n_workers)], n_workers)
-    return losses
 
 
 def run(setting: Setting, lab: Lab) -> Result:
@@ -119,7 +95,9 @@ def run(setting: Setting, lab: Lab) -> Result:
         for name in lab.track(list(models), f"context {context}"):
             # A Transformer never reads more than a segment of training.
             seen = min(context, setting.train.tgt_len) if name == "Transformer" else context
-            found[name] = losses_after(models[name], tokens, places, seen, available_cores())
+            # ℓ(c, t) of x_t is of the pair of tokens t − 1 and t.
+            nll = score_windows(models[name], tokens, places - 1, seen, available_cores())
+            found[name] = nll.astype(float)
         return {name: losses.round(6).tolist() for name, losses in found.items()}
 
     contexts: list[int] = []
