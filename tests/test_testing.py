@@ -10,11 +10,13 @@ from support import model_for
 from toy_models import FadingAverage, Indifferent, WindowedLinear
 
 from npxl import ModelConfig
+from npxl.invariants import causality
 from npxl.invariants.dependence import oldest_tokens, reach
 from npxl.testing import (
     CHECKS,
     Case,
     Inapplicable,
+    InvariantBroken,
     NpxlModel,
     NpxlReader,
     NpxlReference,
@@ -95,7 +97,10 @@ def test_of_one_that_adds(check, case):
 
 @parametrize(
     FadingAverage(),
-    expected_failures={"check_batch_size_mismatch": "NumPy broadcasts a state of one stream"},
+    expected_failures={
+        "check_exact_reach": "no text is so long that it forgets anything",
+        "check_batch_size_mismatch": "NumPy broadcasts a state of one stream",
+    },
 )
 def test_of_one_that_fades(check, case):
     check(case)
@@ -114,6 +119,40 @@ def at_the_edge(**options):
 })  # fmt: skip
 def test_of_configurations_at_the_edge(check, case):
     check(case)
+
+
+@pytest.mark.parametrize("name", ["check_memory_update", "check_exact_reach"])
+def test_a_memory_that_never_forgets_is_noticed_or_said_not_to_be_seen(name):
+    hoarder = at_the_edge(mem_len=1000)
+    hoarder.mem_len = 12
+    with pytest.raises(InvariantBroken):
+        CHECKS[name](hoarder, Case())
+    hoarder.mem_len = 60
+    with pytest.raises(Vacuous, match="smaller one"):
+        CHECKS[name](hoarder, Case())
+
+
+def test_nor_is_a_window_that_is_not_there():
+    model = at_the_edge(mem_len=2)
+    model.window = 4
+    with pytest.raises(InvariantBroken):
+        CHECKS["check_window"](model, Case())
+    model.window = 60
+    with pytest.raises(Vacuous, match="smaller one"):
+        CHECKS["check_window"](model, Case())
+
+
+def test_what_is_seen_too_much_is_reported_though_something_else_drowns(monkeypatch):
+    class Peeking(WindowedLinear):
+        """Forgets what it should remember, and sees what it should not."""
+
+        def log_probs(self, inputs, state):
+            log_p, state = super().log_probs(inputs, state[:, :0])
+            return log_p + 1e-9 * inputs[:, -1:, None], state
+
+    monkeypatch.setattr(causality, "drowned", lambda *_: True)
+    with pytest.raises(InvariantBroken, match=r"after it"):
+        CHECKS["check_exact_reach"](Peeking(), Case(lengths=(3, 1, 4)))
 
 
 CONTENT = {

@@ -18,12 +18,9 @@ from npxl.invariants.comparing import (
 from npxl.invariants.dependence import dependence, drowned, oldest_tokens, reach, responses
 from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation
-from npxl.invariants.reading import read, stretched
+from npxl.invariants.reading import LONGEST, read, stretched
 
 Array = NDArray[Any]
-
-_LONGEST = 48
-"""Tokens beyond which a text is not made longer, for the sake of models with large windows."""
 
 
 @check()
@@ -87,7 +84,8 @@ def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
     if not moved.any():
         raise Vacuous("No other token changes any score: the outputs are constant.")
     scores, _ = read(implementation, text[None], lengths)
-    for s, t in np.argwhere((moved != 0) != expected):
+    leaks, missing = (moved != 0) & ~expected, (moved == 0) & expected
+    for s, t in [*np.argwhere(leaks), *np.argwhere(missing)]:
         if expected[s, t] and drowned(implementation, moved, s, t, scores):
             raise Vacuous(
                 f"Token {s} moves token {t} by less than rounding shows; parameters with a larger "
@@ -98,7 +96,7 @@ def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
         declares = "what memory holds" if exact is None else f"a reach of {exact} tokens"
         raise InvariantBroken(
             expected=f"token {t} {'depends' if expected[s, t] else 'does not depend'} on token "
-            f"{s}, {t - s} before it: {_declaration(implementation)} make {declares}",
+            f"{s}, {_away(t - s)} it: {_declaration(implementation)} make {declares}",
             found=f"another token {s} moves its scores by {moved[s, t]:.3g}; "
             f"{n_wrong} of {moved.size} pairs of tokens are not as expected",
             where=f"token {t}, in segments of {lengths}",
@@ -106,13 +104,16 @@ def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
             "mem_len + 1 are both in use), or a memory that is cut one position too short or "
             "too long." if s <= t else "a causal mask that lets later keys through.",
         )  # fmt: skip
+    if not any(_is_limited(implementation, lengths, by_window) for by_window in (True, False)):
+        raise Vacuous(f"All of the text is in reach of its window or memory: {_SMALLER}")
     return Finding(0.0, 0.0, "pairs of tokens that depend or do not against the law", moved.size)
 
 
 @check()
 def check_window(implementation: Implementation, case: Case) -> Finding:
-    """A query sees exactly W keys, itself included, wherever it stands in its segment.
+    """A query's window begins W − 1 keys before its own, wherever it stands in its segment.
 
+    Seen in the oldest token that moves each score; gaps and later keys are `check_exact_reach`'s.
     Read as one segment, and, where W ≤ M + 1, in several, with keys that come from memory.  The
     window is not looked at but inferred: the one number W whose dependence is what is measured.
 
@@ -124,7 +125,7 @@ def check_window(implementation: Implementation, case: Case) -> Finding:
     ways = [[sum(lengths)]]
     if reach(implementation) is not None and len(lengths) > 1:
         ways.append(lengths)
-    compared = 0
+    compared, limited = 0, implementation.window is None
     for way in ways:
         text = case.rng(0).integers(implementation.vocab_size, size=sum(way))
         moved = responses(implementation, text, way)
@@ -132,12 +133,13 @@ def check_window(implementation: Implementation, case: Case) -> Finding:
         if (oldest > np.arange(len(text))).any():
             raise Vacuous("Some token's scores do not even depend on itself.")
         declared_oldest = oldest_tokens(implementation, way)
-        for t in np.flatnonzero(oldest > declared_oldest):
+        wider, narrower = oldest < declared_oldest, oldest > declared_oldest
+        for t in np.flatnonzero(narrower) if not wider.any() else ():
             scores, _ = read(implementation, text[None], way)
             if drowned(implementation, moved, int(oldest[t]) - 1, int(t), scores):
                 raise Vacuous(f"What token {t} sees furthest away drowns in rounding.")
-        if (oldest != declared_oldest).any():
-            first = int(np.flatnonzero(oldest != declared_oldest)[0])
+        if (wider | narrower).any():
+            first = int(np.flatnonzero(wider if wider.any() else narrower)[0])
             raise InvariantBroken(
                 expected=f"window {implementation.window}: token {first} depends on tokens "
                 f"{declared_oldest[first]} to {first}",
@@ -148,14 +150,35 @@ def check_window(implementation: Implementation, case: Case) -> Finding:
                 "mem_len keys, NVIDIA's mem_len + 1; a window counts the query's own key too.",
             )
         compared += len(text)
+        limited |= _is_limited(implementation, way, by_window=True)
+    if not limited:
+        raise Vacuous(f"A window of {implementation.window} holds the whole text: {_SMALLER}")
     return Finding(0.0, 0.0, "tokens with another number of visible keys", compared)
+
+
+def _away(distance: int) -> str:
+    return f"{distance} before" if distance >= 0 else f"{-distance} after"
+
+
+_SMALLER = "check a model with a smaller one."
+
+
+def _is_limited(implementation: Implementation, lengths: Sequence[int], by_window: bool) -> bool:
+    """Whether one key more, or one position more in memory, would make a difference."""
+    window, mem_len = implementation.window, implementation.mem_len
+    if by_window:
+        larger = oldest_tokens(implementation, lengths, window and window + 1)
+    else:
+        larger = oldest_tokens(implementation, lengths, mem_len=mem_len + 1)
+    return not np.array_equal(larger, oldest_tokens(implementation, lengths))
 
 
 def _like_window(implementation: Implementation, lengths: Sequence[int], oldest: Array) -> str:
     """Which window would make tokens depend on what they were seen to depend on."""
     for window in [*range(1, sum(lengths) + 1), None]:
         if (oldest_tokens(implementation, lengths, window) == oldest).all():
-            seen = "all keys" if window in (None, sum(lengths)) else f"{window} keys"
+            keys = "1 key" if window == 1 else f"{window} keys"
+            seen = "all keys" if window in (None, sum(lengths)) else keys
             return f"every query sees {seen}, itself included"
     return "queries see different numbers of keys"
 
@@ -169,4 +192,7 @@ def _declaration(implementation: Implementation) -> str:
 def _long_enough(implementation: Implementation, lengths: Sequence[int]) -> list[int]:
     """Segments with more tokens than one depends on, so that one too many can be seen."""
     exact = reach(implementation)
-    return stretched(lengths, min(_LONGEST, 0 if exact is None else exact + 3))
+    if exact is None:
+        held = implementation.n_layer * implementation.mem_len
+        return stretched(lengths, min(LONGEST, max(held, implementation.window or 0) + 3))
+    return stretched(lengths, min(LONGEST, exact + 3))

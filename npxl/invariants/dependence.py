@@ -21,7 +21,10 @@ _MOST_REPLACEMENTS = 3
 
 
 def oldest_tokens(
-    implementation: Implementation, lengths: Sequence[int], window: int | None = -1
+    implementation: Implementation,
+    lengths: Sequence[int],
+    window: int | None = -1,
+    mem_len: int | None = None,
 ) -> Array:
     """By token t of a text read in segments, the first token that its prediction depends on.
 
@@ -37,6 +40,8 @@ def oldest_tokens(
         Of the segments.
     window
         Keys that a query sees, in place of what is declared.
+    mem_len
+        Positions that are remembered, in place of what is declared.
 
     Returns
     -------
@@ -44,8 +49,9 @@ def oldest_tokens(
         [N] int.
     """
     window = implementation.window if window == -1 else window
+    mem_len = implementation.mem_len if mem_len is None else mem_len
     ext_len, n_tokens = declared(implementation, "ext_len"), sum(lengths)
-    n_zeros = implementation.mem_len if declared(implementation, "initial_memory") == "zeros" else 0
+    n_zeros = mem_len if declared(implementation, "initial_memory") == "zeros" else 0
     # A vector of zeros depends on no token: it comes after all of them, as far as minima go.
     memory = [np.full(n_zeros, n_tokens) for _ in range(implementation.n_layer)]
     oldest = []
@@ -55,7 +61,7 @@ def oldest_tokens(
         for n, cached in enumerate(memory):
             keys = np.concatenate([cached, h])
             end = len(keys) - max(0, min(ext_len, len(h)))
-            memory[n] = keys[max(0, end - implementation.mem_len) : end]
+            memory[n] = keys[max(0, end - mem_len) : end]
             h = np.array([
                 keys[0 if window is None else max(0, i - window + 1) : i + 1].min()
                 for i in range(len(cached), len(keys))

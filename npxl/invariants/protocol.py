@@ -121,7 +121,10 @@ class MemoryStates(Implementation, Protocol):
     """Capability "memory": the cached hidden states can be looked at."""
 
     def memory(self, state: State) -> Array:
-        """[N, B, m, d]: by layer, what its keys of earlier segments are computed from."""
+        """[N, B, m, d]: by layer, what its keys of earlier segments are computed from.
+
+        A copy, unless nobody can write to it: what is written there must not reach the state.
+        """
 
 
 class Selects(Implementation, Protocol):

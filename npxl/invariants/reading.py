@@ -12,6 +12,9 @@ from npxl.invariants.protocol import Implementation, State, declared
 
 Array = NDArray[Any]
 
+LONGEST = 48
+"""Tokens beyond which a text is not made longer, for the sake of models with large windows."""
+
 
 def segments(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Where each segment begins and ends."""

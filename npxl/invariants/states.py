@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from npxl.invariants.comparing import differences, worst
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation, MemoryStates, declared, offering
-from npxl.invariants.reading import inputs_of, segments
+from npxl.invariants.reading import LONGEST, inputs_of, segments, stretched
 
 Array = NDArray[Any]
 
@@ -31,9 +32,11 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
     mem_len, ext_len = implementation.mem_len, declared(implementation, "ext_len")
     # Where places are counted from a segment's end, what is computed from them depends on it.
     layers = slice(None if declared(implementation, "encodes_distances") else 1)
+    enough = min(LONGEST, mem_len + ext_len + 1)  # for something to be forgotten
+    case = replace(case, lengths=tuple(stretched(case.lengths, enough)))
     text = case.text(implementation)[:, :-1]
     state = implementation.start(case.batch_size)
-    compared, largest, kept = 0, 0.0, []
+    compared, largest, kept, forgotten = 0, 0.0, [], 0
     for start, stop in segments(case.lengths):
         inputs = inputs_of(implementation, text, start, stop)
         old = implementation.memory(state).copy()  # [N, B, m, d]
@@ -52,7 +55,7 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
                 where=where,
                 usually="m and q taken for each other, or a memory cut by its own length.",
             )
-        compared += 1
+        compared, forgotten = compared + 1, forgotten + end - length
         n_old = max(0, old.shape[2] - (end - length))  # old states that stay
         if not np.array_equal(new[:, :, :n_old], old[:, :, old.shape[2] - n_old :]):
             raise InvariantBroken(
@@ -82,6 +85,10 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
     states = np.concatenate(kept, axis=1)
     if mem_len and not (states != states[:, :1]).any():
         raise Vacuous("Nothing new is kept, or all states are the same, in any order.")
+    if not forgotten:
+        raise Vacuous(
+            f"In {case.length} tokens a memory of {mem_len} forgets nothing: check a smaller one."
+        )
     return Finding(largest, implementation.tolerance, "largest relative difference", compared)
 
 
@@ -138,7 +145,11 @@ def check_memory_is_constant(implementation: Implementation, case: Case) -> Find
             if states.flags.writeable:
                 states[...] = 1
             if earlier is start:
-                same("the memory before it was overwritten", "states that share storage.")
+                same(
+                    "the memory before it was overwritten",
+                    "states that share storage, or a state that is written to where `memory` "
+                    "returns a view of it and not a copy.",
+                )
         _require_unchanged(shows_memory.memory(later), kept, "the memory of the next segment")
     return Finding(0.0, 0.0, "scores that changed", before.size)
 
