@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npxl.audit.frame import Result
+from npxl.audit.frame import Figure, Result
 from npxl.invariants import Case, Check, Inapplicable, InvariantBroken, Vacuous
 
 _CASES = 8
@@ -40,9 +40,10 @@ def cases(
 def row(
     name: str, check: Check[Any], implementation: Any, examples: Iterable[Case], detail: str = ""
 ) -> Result:
-    """The worst that a check finds in some examples; infinite, with its message, where it breaks.
+    """The worst that a check finds in some examples, or 1, that has to be 0, where one breaks it.
 
-    An example that could not have shown anything does not count.
+    An example that could not have shown anything does not count, and where all are such, nothing
+    was shown: the row is wrong.
     """
     findings = []
     for case in examples:
@@ -53,12 +54,12 @@ def row(
         except Inapplicable as reason:
             return Result.nothing(name, str(reason))
         except InvariantBroken as broken:
-            tolerance = implementation.tolerance
-            return Result.of(name, math.inf, at_most=tolerance, detail=f"{broken} ({case})")
+            why = f"An example broke it: {broken} ({case})"
+            return Result(name, {"figure": Figure.zero(1)}, why)
     if not findings:
         why = f"No example could have shown that {check.__name__} is broken."
-        return Result.nothing(name, why)
-    worst = max(findings, key=lambda finding: finding.figure)
+        return Result.of(name, math.nan, at_most=implementation.tolerance, detail=why)
+    worst = findings[int(np.argmax([finding.figure for finding in findings]))]  # or a NaN
     compared = sum(finding.compared for finding in findings)
     parts = (detail, f"{worst.measured}, of {compared} in {len(findings)} texts")
     return Result.of(name, worst.figure, worst.tolerance, "; ".join(filter(None, parts)))
