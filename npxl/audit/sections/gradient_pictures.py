@@ -44,10 +44,11 @@ def _by_step(tensors: list[Result]) -> Picture:
     median = float(np.nanmedian([result.figures["order"].value for result in tensors]))
     return Picture(
         "Error of central differences against step size",
-        "Each line is a tensor, its largest error over all entries. It falls as $h^2$, until the "
-        "rounding of $L$, divided by $h$, takes over. A wrong gradient would be a level line.",
-        f"{len(tensors)} lines fall from the largest step, {steps[0]:g}, on, with a slope of "
-        f"{median:.2f} in the median, and rise again where rounding takes over.",
+        "Each line is a tensor, its largest error over all entries. That of a right gradient falls "
+        "as $h^2$, until the rounding of $L$, divided by $h$, takes over; that of a wrong one is "
+        "level.",
+        f"{len(tensors)} lines over {len(steps)} steps from {steps[0]:g} to {steps[-1]:g}, beside "
+        f"one of slope 2. Between the largest steps their slope is {median:.2f} in the median.",
         draw,
     )
 

@@ -244,7 +244,8 @@ def _picture_of_exp(x: Array, errors: Array) -> Picture:
     return Picture(
         "The relative error of exp in float32",
         "The largest in each of 350 parts of the range; dashed, what is allowed.",
-        f"A level band below {largest.max():.1e} from x = −87 to 88.",
+        f"{n_bins} errors from x = {x[0]:.0f} to {x[n - 1]:.0f}, of {largest.min():.1e} to "
+        f"{largest.max():.1e}.",
         draw,
     )
 

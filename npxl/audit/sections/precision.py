@@ -159,8 +159,9 @@ def picture_of_precision(errors: Array) -> Picture:
         "float32 against float64, by layer and by position",
         r"Left, the relative root-mean-square error of each layer's outputs; right, of each "
         r"position's, over several segments with memory. $\epsilon = 2^{-23}$.",
-        f"Errors from {by_layer[0]:.1e} after the first layer to {by_layer[-1]:.1e} after layer "
-        f"{n_layer}, level over {length} positions.",
+        f"Errors of {by_layer[0]:.1e} after the first layer and {by_layer[-1]:.1e} after layer "
+        f"{n_layer}. Over {length} positions of each layer they are {errors.min():.1e} to "
+        f"{errors.max():.1e}.",
         draw,
     )
 
