@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 
 
 def installed_version(package: str) -> str:
@@ -11,3 +12,15 @@ def installed_version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+_PACKAGES = ("npxl", "numpy", "numba")
+
+
+def versions() -> dict[str, str]:
+    """What figures depend on besides a configuration and a seed."""
+    return {
+        **{package: installed_version(package) for package in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+    }

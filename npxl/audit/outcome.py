@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import math
-import platform
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from npxl.audit.frame import Check, Result, Section, Subject
 from npxl.config import to_dict
-from npxl.versions import installed_version
-
-_PACKAGES = ("npxl", "numpy", "numba")
-
-
-def versions() -> dict[str, str]:
-    """What the figures depend on besides the configuration and the seed."""
-    return {
-        **{package: installed_version(package) for package in _PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
-    }
+from npxl.versions import versions
 
 
 @dataclass(frozen=True)
@@ -78,10 +65,9 @@ class AuditReport:
         outcome = {outcome.name: outcome for outcome in self.outcomes}[name]
         return {result.name: result for result in outcome.results}
 
-    @property
-    def reproduce(self) -> partial[str]:
-        """A function of the name of a check: the line that runs it alone."""
-        return partial(reproduction, self.command, self.subject.seed)
+    def reproduce(self, name: str) -> str:
+        """The line that runs one check alone, with the same figures."""
+        return shlex.join([*self.command, "--seed", str(self.subject.seed), "--only", name])
 
     @property
     def verdict(self) -> str:
@@ -110,7 +96,9 @@ class AuditReport:
             "versions": dict(self.versions),
             "config": to_dict(self.subject.config),
             "scaled": to_dict(self.subject.small),
-            "checks": [_as_json(outcome, self.reproduce) for outcome in self.outcomes],
+            "checks": [
+                _as_json(outcome, self.reproduce(outcome.name)) for outcome in self.outcomes
+            ],
         }
 
 
@@ -119,21 +107,16 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-def reproduction(command: Iterable[str], seed: int, name: str) -> str:
-    """The line that runs one check alone, with the same figures."""
-    return shlex.join([*command, "--seed", str(seed), "--only", name])
-
-
 def _named(outcome: CheckOutcome) -> str:
     return f"{outcome.name} ({', '.join(result.name for result in outcome.failures)})"
 
 
-def _as_json(outcome: CheckOutcome, reproduce: partial[str]) -> dict[str, Any]:
+def _as_json(outcome: CheckOutcome, reproduce: str) -> dict[str, Any]:
     return {
         "name": outcome.name,
         "passed": outcome.passed,
         "seconds": outcome.seconds,
-        "reproduce": reproduce(outcome.name),
+        "reproduce": reproduce,
         "rows": [
             {
                 "name": result.name,

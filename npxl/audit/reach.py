@@ -29,7 +29,8 @@ def predicted_reach(model: TransformerXL, lengths: Sequence[int]) -> Array:
     Returns [n_layer, T, T] bool, at [n − 1, s, t] whether h^n_t depends on token s.
     """
     declared, layers = NpxlModel(model), []
-    for declared.n_layer in range(1, model.config.n_layer + 1):
+    for n in range(1, model.config.n_layer + 1):
+        declared.n_layer = n
         layers.append(dependence(oldest_tokens(declared, lengths)))
     return np.array(layers)
 

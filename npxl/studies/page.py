@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from npxl.audit.outcome import versions
 from npxl.files import atomic_write
 from npxl.page.render import render
 from npxl.studies.frame import Cell
 from npxl.studies.runner import Outcome
+from npxl.versions import versions
 
 
 def write_page(outcomes: Sequence[Outcome], path: Path, command: str) -> None:

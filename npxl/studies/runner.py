@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
-from npxl.audit.outcome import versions
 from npxl.files import atomic_write
 from npxl.page.pictures import Picture
 from npxl.studies.frame import Result, Statement, Study, Table
 from npxl.studies.lab import Lab, write_json
+from npxl.versions import versions
 
 
 @dataclass(frozen=True)
