@@ -25,6 +25,7 @@ import npxl
 import npxl.audit
 from npxl import ModelConfig, NpxlError, TrainConfig
 from npxl.audit import sections
+from npxl.audit.frame import Result
 from npxl.audit.outcome import CheckOutcome
 from npxl.cli import main
 from npxl.cli.options import configured
@@ -499,8 +500,8 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
         assert (trained is not None) == ("runs/small" in command)
         seen.append((config, seed, list(only), " ".join(command)))
         section = sections.SECTIONS[0]
-        outcome = CheckOutcome(section, section.checks[0], ())  # nothing found is wrong
-        outcomes = (outcome,) if seed else ()
+        rows = () if seed else (Result.of("a row", 0.0, 1.0),)  # nothing found is wrong
+        outcomes = (CheckOutcome(section, section.checks[0], rows),)
         return npxl.audit.AuditReport(npxl.audit.Subject(config, seed), command, outcomes)
 
     monkeypatch.setattr(npxl.audit, "audit", audit)
@@ -530,6 +531,11 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
     Path("a.html").write_text("my own")
     assert main(["audit", "--html", "a.html"]) == 2  # before anything is checked
     assert seen == []
+
+
+def test_an_audit_of_nothing_is_no_pass(here, capsys):
+    assert main(["audit", "--only", "truncation/trained"]) == 2  # only a run has what was trained
+    assert "Nothing was checked" in capsys.readouterr().err
 
 
 def test_audit_in_80_columns_of_any_encoding_is_whole(here, monkeypatch):
@@ -757,11 +763,12 @@ def mistakes(here):
         ("audit runs/small --preset tiny", "RUN, or"),
         ("audit --seed -1", "--seed"),
         ("audit --preset huge", "'huge'"),
+        ("audit --only", "--only needs the name of a section"),
         ("info runs/small --preset tiny", "not both"),
         ("info runs/truncated", "last.safetensors is damaged"),
         ("info --preset huge", "'huge'"),
         ("study", "Say which studies to run, or --all: reach"),
-        ("study --all reach", "Say which studies to run, or --all: reach"),
+        ("study --all reach", "--all is every study: leave it out, or leave out reach"),
         ("study atention", "no study 'atention'; choose from reach"),
         ("study attention --corpus nowhere", "nowhere"),
         ("study speed --corpus text.txt", "The study speed reads no text: leave out --corpus"),

@@ -54,6 +54,8 @@ def audit(
     from npxl.audit.html import check_target, write_html
     from npxl.training.run import Run
 
+    if only == []:
+        raise NpxlError("--only needs the name of a section, or SECTION/CHECK.")
     words: list[str] = []
     trained = None
     if run is None:
@@ -78,6 +80,9 @@ def audit(
         model_config, seed, console,
         only=only or (), command=["npxl", "audit", *words], trained=trained,
     )  # fmt: skip
+    rows = [row for outcome in report.outcomes for row in outcome.results]
+    if report.passed and not any(row.applies for row in rows):
+        raise NpxlError("Nothing was checked: the configuration has nothing that --only names.")
     if target is not None:
         write_html(report, target, " ".join(words) or "the default configuration")
     if as_json:

@@ -37,7 +37,7 @@ def study(
     Parameters
     ----------
     names
-        Studies to run.
+        Studies to run; without any, and without --all, their names are listed.
     every
         Run all of them.
     quick
@@ -58,7 +58,9 @@ def study(
     for name in names:
         if name not in STUDIES:
             raise NpxlError(f"There is no study {name!r}; choose from {', '.join(STUDIES)}.")
-    if every == bool(names):
+    if every and names:
+        raise NpxlError(f"--all is every study: leave it out, or leave out {', '.join(names)}.")
+    if not (every or names):
         raise NpxlError(f"Say which studies to run, or --all: {', '.join(STUDIES)}.")
     chosen = [each for name, each in STUDIES.items() if every or name in names]
     if corpus is not None and not any(hasattr(each.full, "corpus") for each in chosen):
