@@ -155,6 +155,19 @@ def test_what_is_seen_too_much_is_reported_though_something_else_drowns(monkeypa
         CHECKS["check_exact_reach"](Peeking(), Case(lengths=(3, 1, 4)))
 
 
+def test_an_error_for_any_batch_is_none_about_its_size():
+    class OfTwo(WindowedLinear):
+        def log_probs(self, inputs, state):
+            if len(inputs) > 2:
+                raise NotImplementedError
+            return super().log_probs(inputs, state)
+
+    with pytest.raises(NotImplementedError):
+        CHECKS["check_batch_size_mismatch"](OfTwo(), Case(batch_size=2))
+    with pytest.raises(Inapplicable):
+        CHECKS["check_batch_size_mismatch"](at_the_edge(mem_len=0), Case())
+
+
 CONTENT = {
     "check_probabilities": "uniform is a distribution",
     "check_ignored_targets": "losses of 0 stand beside others",

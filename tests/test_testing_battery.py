@@ -91,6 +91,24 @@ def test_invariants(check, case):
     lines.fnmatch_lines(["*XPASS(strict)*it was so in 2019*"])
 
 
+def test_an_implementation_is_made_once_for_all_checks(run):
+    outcomes, _ = run("""
+made = []
+
+@npxl.testing.parametrize(
+    lambda: made.append(WindowedLinear()) or made[-1],
+    checks=["check_causality", "check_determinism"],
+)
+def test_invariants(check, case):
+    check(case)
+    assert len(made) == 1
+
+def test_it_is_that_one():
+    assert len(made) == 1
+""")
+    assert outcomes == {"passed": 3}
+
+
 def test_an_error_is_no_expected_failure(run):
     outcomes, lines = run("""
 class Unfinished(WindowedLinear):

@@ -16,7 +16,7 @@ from npxl.invariants.comparing import (
     resolution,
     worst,
 )
-from npxl.invariants.findings import Case, Finding, InvariantBroken, check
+from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, check
 from npxl.invariants.protocol import Implementation, Selects
 from npxl.invariants.reading import inputs_of, read, segments
 
@@ -104,8 +104,11 @@ def check_batch_size_mismatch(implementation: Implementation, case: Case) -> Fin
 
     Broken by broadcasting: one stream's memory read by all, or by memory that is begun anew.
     """
+    if implementation.mem_len == 0:
+        raise Inapplicable("Without a memory, a state may fit any streams.")
     before, after = case.batch_size, case.batch_size + 1
     text = case.text(implementation, after)[:, :2]
+    implementation.log_probs(text.copy(), implementation.start(after))  # these can be read
     _, state = implementation.log_probs(text[:before], implementation.start(before))
     try:
         scores, _ = implementation.log_probs(text, state)

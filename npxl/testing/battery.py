@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -42,12 +43,12 @@ class BoundCheck:
     check
         One of `CHECKS`, or another.
     made
-        What is checked.
+        What is checked, or what makes it at the first call.
     """
 
     def __init__(self, check: Check[Any], made: Made) -> None:
         self.check = check
-        self._made = made
+        self._make = _maker(made)
         self._n_shown = self._n_vacuous = 0
 
     def __repr__(self) -> str:
@@ -56,9 +57,7 @@ class BoundCheck:
     @property
     def implementation(self) -> Implementation:
         """What is checked."""
-        if isinstance(self._made, type) or not hasattr(self._made, "log_probs"):
-            self._made = self._made()
-        return self._made  # type: ignore[return-value]
+        return self._make()
 
     def __call__(self, case: Case) -> Finding:
         """Check one case; skip the test where the check is not applicable.
@@ -133,11 +132,12 @@ def parametrize(
     failures = dict(expected_failures or {})
     parameters = []
     for name, made in several.items():
+        make = _maker(made)  # one for all checks
         for check in chosen:
             test = f"{name}-{check.__name__}" if name else check.__name__
             reason = failures.get(test, failures.get(check.__name__))
             marks = () if reason is None else _expected_to_be_broken(reason)
-            parameters.append(pytest.param(BoundCheck(check, made), id=test, marks=marks))
+            parameters.append(pytest.param(BoundCheck(check, make), id=test, marks=marks))
     known = {str(each.id) for each in parameters} | {each.__name__ for each in chosen}
     unknown = [name for name in failures if name not in known]
     if unknown:
@@ -158,6 +158,16 @@ def parametrize(
         return pytest.mark.parametrize("check", parameters)(quiet(drawn))
 
     return decorate
+
+
+def _maker(made: Made) -> Callable[[], Implementation]:
+    """What gives the implementation: made at the first call, and the same from then on."""
+
+    @functools.cache
+    def make() -> Any:
+        return made() if isinstance(made, type) or not hasattr(made, "log_probs") else made
+
+    return make
 
 
 def _expected_to_be_broken(reason: str) -> pytest.MarkDecorator:
