@@ -11,8 +11,8 @@ from support import model_for, tokens
 
 import npxl
 from npxl import MaskKey, ModelConfig, NpxlError
+from npxl.audit.gradient_report import Error
 from npxl.audit.gradients import INPUT, gradcheck
-from npxl.audit.report import Error
 from npxl.layers import attention, feed_forward
 from npxl.models import decoder_layer, segment_model
 from npxl.testing.strategies import ATTN_TYPES, configs

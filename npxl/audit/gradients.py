@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl import reference, reference_lstm
-from npxl.audit.report import Error, GradientReport, TensorCheck, smallest
+from npxl.audit.gradient_report import Error, GradientReport, TensorCheck, smallest
 from npxl.config import LanguageModelConfig
 from npxl.errors import NpxlError
 from npxl.layers.dropout import MaskKey, dropout_forward, mask_key

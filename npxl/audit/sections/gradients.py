@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from npxl.audit.frame import Check, Figure, Progress, Result, Section, Subject
+from npxl.audit.gradient_report import GradientReport, TensorCheck
 from npxl.audit.gradients import (
     CENTRAL_TOLERANCE,
     COMPLEX_TOLERANCE,
@@ -16,7 +17,6 @@ from npxl.audit.gradients import (
     directional_error,
     gradcheck,
 )
-from npxl.audit.report import GradientReport, TensorCheck
 from npxl.audit.sections.gradient_pictures import pictures
 from npxl.audit.segments import segment
 from npxl.config import ARCHITECTURES
