@@ -3,7 +3,9 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from audited import every_config, rows_of, wrong_rows
 
@@ -83,6 +85,24 @@ def calls_count(monkeypatch):
     monkeypatch.setattr(TransformerXL, "backward", other_backward)
 
 
+def nothing_a_number_again(monkeypatch):
+    """After the first pass, losses and a gradient that are not numbers."""
+    forward, backward, count = TransformerXL.forward, TransformerXL.backward, itertools.count()
+
+    def other_forward(self, *arguments):
+        fwd = forward(self, *arguments)
+        return replace(fwd, nll=fwd.nll * np.nan) if next(count) else fwd
+
+    def other_backward(self, fwd):
+        grads = backward(self, fwd)
+        if np.isnan(fwd.nll).any():
+            grads.flat[-1] = np.nan
+        return grads
+
+    monkeypatch.setattr(TransformerXL, "forward", other_forward)
+    monkeypatch.setattr(TransformerXL, "backward", other_backward)
+
+
 def passes_write(monkeypatch):
     """Into parameters and into memory."""
     forward = TransformerXL.forward
@@ -121,6 +141,8 @@ BROKEN = [
     ("masks", "another step, site or stream", masks_of_no_step),
     ("masks", "losses with dropout, split", masks_by_place),
     ("twice", "losses", calls_count),
+    ("twice", "losses", nothing_a_number_again),
+    ("twice", "gradients", nothing_a_number_again),
     ("twice", "memory", calls_count),
     ("twice", "gradients", calls_count),
     ("twice", "parameters that a pass changed", passes_write),

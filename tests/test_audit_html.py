@@ -216,6 +216,15 @@ def test_the_nearest_to_its_limit(monkeypatch):
     assert re.search(r"3 rows, nearest to its limit: 5\.0e-14 of 1e-13", words)
 
 
+def test_what_is_not_a_number_is_nearest_to_its_limit(monkeypatch):
+    def run(subject, progress):
+        for name, value in (("one", 5e-14), ("two", math.nan), ("three", 1e-12)):
+            yield Result.of(name, value, at_most=1e-13)
+
+    words = "".join(Outline(html.to_html(failing(monkeypatch, run))).text)
+    assert "3 rows, nearest to its limit: - of 1e-13" in words
+
+
 def test_rows_without_figures_are_in_the_table_of_the_others(monkeypatch):
     def run(subject, progress):
         yield Result.nothing("none", "Nothing.")

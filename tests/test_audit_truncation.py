@@ -182,6 +182,22 @@ def test_a_memory_that_does_not_matter_is_named(monkeypatch):
     assert "layers.0.attention.w_q" in wrong_rows(CONFIG, "stop-gradient")
 
 
+def test_a_gradient_that_is_not_a_number_is_named(monkeypatch):
+    """One entry of one tensor in the middle."""
+    right = TransformerXL.backward
+
+    def wrong(self, *arguments):
+        grads = right(self, *arguments)
+        grads["layers.0.attention.w_v"][0, 0] = np.nan
+        return grads
+
+    monkeypatch.setattr(TransformerXL, "backward", wrong)
+    assert wrong_rows(CONFIG, "stop-gradient") == {"layers.0.attention.w_v"}
+    assert {"slope by layer 0's memory", "slope by layer 1's memory"} <= wrong_rows(
+        CONFIG, "memory"
+    )
+
+
 def test_a_memory_that_can_be_written_is_named(monkeypatch):
     def adopt(states):
         memory = Memory.__new__(Memory)

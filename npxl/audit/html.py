@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -129,7 +130,7 @@ class _Check:
             for figure in _judged(self.outcome.results)
             if figure.at_most and figure.at_least is None
         ]
-        return max(parts)[1] if parts else ""
+        return max(parts, key=lambda part: (math.isnan(part[0]), part))[1] if parts else ""
 
 
 @dataclass(frozen=True)
