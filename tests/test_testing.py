@@ -168,6 +168,12 @@ def test_an_error_for_any_batch_is_none_about_its_size():
         CHECKS["check_batch_size_mismatch"](at_the_edge(mem_len=0), Case())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_low_rate_of_dropout_is_not_taken_for_none(seed):
+    model = at_the_edge(attn_window=4, dropatt=0.01)
+    CHECKS["check_dropout_masks"](model, Case(lengths=(12,), seed=seed))
+
+
 CONTENT = {
     "check_probabilities": "uniform is a distribution",
     "check_ignored_targets": "losses of 0 stand beside others",

@@ -157,6 +157,14 @@ def test_a_capability_is_there_when_it_was_given(module):
     assert adapted(module, tolerance=0.5).tolerance == 0.5
 
 
+def test_what_cannot_be_declared_is_a_sentence(module):
+    for name in ("initial_memories", "_forward", "parameters"):
+        with pytest.raises(NpxlError, match=f"{name} is declared, but what can be declared is enc"):
+            adapted(module, **{name: "zeros"})
+    with pytest.raises(NpxlError, match="initial_memory is 'zeroes', but it must be empty or zer"):
+        adapted(module, initial_memory="zeroes")
+
+
 def test_what_cannot_be_checked_is_a_sentence(torch, module):
     with pytest.raises(NpxlError, match=r"module is of type list.*torch\.nn\.Module"):
         TorchModule([], None, None, vocab_size=2, n_layer=1, mem_len=0)

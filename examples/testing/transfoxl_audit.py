@@ -50,6 +50,9 @@ dash where it is not claimed or could not be shown. Columns:
 What is broken in the last column no caller can help. For the rest `check_reference` says that it is
 the paper's function: the predictions are those of npxl's [literal equations](../reference.md), with
 the same parameters in float64.
+
+The adapter copies inputs and scores. So `check_memory_is_constant` says here that reading changes no
+state, and nothing of storage that states share with them.
 """
 
 CASES = (

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from npxl.errors import NpxlError
+
 Array = NDArray[Any]
 State = Any
 """What an implementation remembers of B streams.  The checks never look into it."""
@@ -93,6 +95,22 @@ False where tokens decide on the arithmetic, such as embeddings that are project
 cluster, in products of as many rows as the cluster has tokens: what is independent may then change
 by rounding.
 """
+
+
+INITIAL_MEMORIES = ("empty", "zeros")
+
+
+def require_declarations(declarations: Mapping[str, Any]) -> None:
+    """NpxlError where something else is declared than there is to declare."""
+    for name, value in declarations.items():
+        if name not in DECLARATIONS:
+            raise NpxlError(
+                f"{name} is declared, but what can be declared is {', '.join(DECLARATIONS)}."
+            )
+        if name == "initial_memory" and value not in INITIAL_MEMORIES:
+            raise NpxlError(
+                f"initial_memory is {value!r}, but it must be {' or '.join(INITIAL_MEMORIES)}."
+            )
 
 
 class Losses(Implementation, Protocol):
@@ -205,5 +223,13 @@ def offering(implementation: Implementation, capability: str) -> Any | None:
 
 
 def declared(implementation: Implementation, name: str) -> Any:
-    """What an implementation declares, or what holds when it declares nothing."""
-    return getattr(implementation, name, DECLARATIONS[name])
+    """What an implementation declares, or what holds when it declares nothing.
+
+    Raises
+    ------
+    NpxlError
+        When it declares something that is not there.
+    """
+    value = getattr(implementation, name, DECLARATIONS[name])
+    require_declarations({name: value})
+    return value

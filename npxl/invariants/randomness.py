@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,15 +63,24 @@ def check_dropout_masks(implementation: Trains, case: Case) -> Finding:
         start = reader.start(len(inputs[rows]))
         return np.array(reader.nll(inputs[rows].copy(), targets[rows].copy(), start)[0])
 
+    def some(differ: Callable[[Array], Any]) -> bool:
+        # At a low rate, most masks of a small model drop nothing.
+        seeds = range(case.seed, case.seed + _SEEDS)
+        return any(np.any(differ(losses(implementation.train(seed)))) for seed in seeds)
+
     evaluated, trained = losses(implementation), losses(implementation.train(case.seed))
-    again, other = (losses(implementation.train(seed)) for seed in (case.seed, case.seed + 1))
+    again = losses(implementation.train(case.seed))
     usually = "masks from a global generator, or a seed that is not used."
     for fine, expected, found in (
         (np.array_equal(trained, again), "the same losses for the same seed", "others"),
-        (_differ(trained, evaluated), "other losses with dropout than without", "the same"),
-        (_differ(trained, other), "other losses for another seed", "the same"),
         (
-            _differ(trained[:1], trained[1:]),
+            some(lambda drawn: drawn != evaluated),
+            "other losses with dropout than without",
+            "the same",
+        ),
+        (some(lambda drawn: drawn != trained), "other losses for another seed", "the same"),
+        (
+            some(lambda drawn: drawn[:1] != drawn[1:]),
             "other masks for another stream of the same words",
             "the same losses in every stream: one mask for all of them",
         ),
@@ -79,7 +89,9 @@ def check_dropout_masks(implementation: Trains, case: Case) -> Finding:
             # In a few tokens, no mask may have had anything to drop.
             if found != "others" and case.length * batch_size < _ENOUGH_TO_DROP:
                 raise Vacuous("So short a text may have nothing dropped.")
-            raise InvariantBroken(expected, found, f"seed {case.seed}", usually)
+            seeds = f"seeds {case.seed} to {case.seed + _SEEDS - 1}"
+            where = f"seed {case.seed}" if found == "others" else seeds
+            raise InvariantBroken(expected, found, where, usually)
     compared = 4 * trained.size
     if not declared(implementation, "masks_by_stream"):
         return Finding(0.0, 0.0, "masks that are not as declared", compared)
@@ -212,7 +224,4 @@ def _after_each(implementation: Implementation, text: Array, first: int) -> Arra
 
 _ENOUGH_TO_DROP = 24
 _ENOUGH_TO_COUNT = 1000
-
-
-def _differ(a: Array, b: Array) -> bool:
-    return bool(np.any(a != b))
+_SEEDS = 32

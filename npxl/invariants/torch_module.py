@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.errors import NpxlError, described
+from npxl.invariants.protocol import Implementation, require_declarations
 
 Array = NDArray[Any]
 Module = Any
@@ -26,6 +27,10 @@ class TorchModule:
 
     Scores are computed with autograd on, so that a state remembers what it was computed from
     unless the module itself detaches it: a forgotten `detach` shows up in the gradients.
+
+    Arrays are copied on the way in and out, but for the parameters.  So `check_memory_is_constant`
+    shows that reading changes no state, but not that states share no storage with inputs, scores or
+    other states: writing to the copies reaches none of them.
 
     Parameters
     ----------
@@ -50,18 +55,22 @@ class TorchModule:
         mem_len ↦ the same parameters, adapted with another memory length; None: it is fixed.
     generate
         (prompt [K], n_tokens, seed) ↦ (tokens [n], log p [n]); None: does not generate.
+    reference
+        () ↦ another implementation with the same parameters as now; None: there is none.
     dropout
         Whether the module drops anything in training mode.
     tolerance
         The largest difference that is rounding; None: 1e-11 in float64 and 1e-4 in float32.
     **declarations
-        What else it declares, such as ``initial_memory="zeros"`` or ``ignore_index=-100``.
+        What else it declares, such as ``initial_memory="zeros"`` or ``ignore_index=-100``: names
+        of `npxl.invariants.protocol.DECLARATIONS`.
 
     Raises
     ------
     NpxlError
         When torch is not installed, and when the module is none, is on another device than the
-        CPU or has parameters of another precision than float32 or float64.
+        CPU or has parameters of another precision than float32 or float64; when something is
+        declared that is no declaration.
     """
 
     def __init__(
@@ -81,15 +90,18 @@ class TorchModule:
         generate: Callable[[Array, int, int], tuple[Array, Array]] | None = None,
         dropout: bool = False,
         tolerance: float | None = None,
+        reference: Callable[[], Implementation] | None = None,
         **declarations: Any,
     ) -> None:
         self._torch = _torch()
         precision = self._checked(module)
+        require_declarations(declarations)
         self.module, self._forward, self.start, self._nll = module, forward, start, nll
         self.vocab_size, self.n_layer = vocab_size, n_layer
         self.mem_len, self.window = mem_len, window
         self.tolerance = TOLERANCE[precision] if tolerance is None else tolerance
         self.select, self.with_mem_len, self.generate = select, with_mem_len, generate
+        self.reference = reference
         self.memory = None if memory is None else lambda state: _array(memory(state))
         self.train = self._train if dropout else None
         self._seed: int | None = None  # of dropout; None: there is none
