@@ -51,8 +51,8 @@ What is broken in the last column no caller can help. For the rest `check_refere
 the paper's function: the predictions are those of npxl's [literal equations](../reference.md), with
 the same parameters in float64.
 
-The adapter copies inputs and scores. So `check_memory_is_constant` says here that reading changes no
-state, and nothing of storage that states share with them.
+The adapter copies inputs and scores. So `check_memory_is_constant` says here that reading changes
+no state, and nothing of storage that states share with them.
 """
 
 CASES = (
