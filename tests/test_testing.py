@@ -65,8 +65,8 @@ def test_no_model_of_npxl_is_accused(check, config, case, seed):
 of_readers = [
     pytest.param(adapter, check, id=f"{adapter.__name__}-{check.__name__}")
     for adapter, able in (
-        (NpxlReader, {"losses", "select", "ignore_index"}),
-        (NpxlReference, {"losses", "select", "ignore_index", "memory"}),
+        (NpxlReader, {"losses", "select"}),
+        (NpxlReference, {"losses", "select", "memory"}),
     )
     for check in CHECKS.values()
     if able.issuperset(check.needs)

@@ -120,14 +120,18 @@ class Losses(Implementation, Protocol):
         """−log p of the targets [B, T] of the last T inputs: [B, T] in nats, in reading order."""
 
 
-class Gradients(Losses, Protocol):
-    """Capability "gradients": those that training follows, whatever computes them."""
+class HasParameters(Implementation, Protocol):
+    """Capability "parameters": they can be changed."""
 
     def parameters(self) -> Mapping[str, Array]:
         """All parameters, each once, as arrays that can be written to.
 
         What is written there is what the implementation computes with from then on.
         """
+
+
+class Gradients(Losses, HasParameters, Protocol):
+    """Capability "gradients": those that training follows, whatever computes them."""
 
     def gradients(
         self, inputs: Array, targets: Array, state: State, dnll: Array
@@ -196,6 +200,7 @@ class LearnsWithDropout(Gradients, Protocol):
 
 CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "losses": ("nll",),
+    "parameters": ("parameters",),
     "gradients": ("nll", "parameters", "gradients"),
     "memory": ("memory",),
     "select": ("select",),
@@ -203,7 +208,6 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "reference": ("reference",),
     "generation": ("generate",),
     "dropout": ("train",),
-    "ignore_index": ("ignore_index",),
 }
 """The methods and attributes of each capability; one that is missing or None is not there."""
 
