@@ -27,7 +27,8 @@ what that does as well is said so. All of this page is what
     python examples/testing/transfoxl_audit.py
 
 prints, with `pip install '.[peers]'`, and
-[a test](../../tests/test_transfoxl_audit.py) holds it against that.
+[a test](../../tests/test_transfoxl_audit.py) holds it against that, but for how large figures
+are where an invariant holds.
 [`test_transfoxl.py`](../../examples/testing/test_transfoxl.py) is a file of tests that runs all
 checks on such a model, with the deviations below as expected failures; the model is called as its
 documentation says, by [`transfoxl`](../../npxl/invariants/transfoxl.py).
