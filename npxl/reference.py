@@ -80,12 +80,7 @@ def forward(
         kink = min(kink, layer_kink)
     h = mask("hidden", h)
 
-    h = h[:, h.shape[1] - targets.shape[1] :]  # [B, T, d]
-    log_probs = np.array([[adaptive_log_softmax(params, config, x) for x in row] for row in h])
-    nll = np.zeros(targets.shape, log_probs.dtype)  # [B, T]
-    for b, t in np.ndindex(targets.shape):
-        if targets[b, t] != -1:  # what is not scored costs nothing
-            nll[b, t] = -log_probs[b, t, targets[b, t]]
+    nll, log_probs = scores(params, config, h, targets)
     return Output(nll, log_probs, updated_memory(memory, layer_inputs, config), kink)
 
 
@@ -209,6 +204,19 @@ def embedding(params: Mapping[str, Array], config: LanguageModelConfig, token: i
         x = p @ x  # from [d_i] to [d]
     y: Array = math.sqrt(config.d_model) * x
     return y
+
+
+def scores(
+    params: Mapping[str, Array], config: LanguageModelConfig, h: Array, targets: Array
+) -> tuple[Array, Array]:
+    """nll [B, T] and log p [B, T, V] after the last T of the hidden states [B, q, d]."""
+    h = h[:, h.shape[1] - targets.shape[1] :]  # [B, T, d]
+    log_probs = np.array([[adaptive_log_softmax(params, config, x) for x in row] for row in h])
+    nll = np.zeros(targets.shape, log_probs.dtype)  # [B, T]
+    for b, t in np.ndindex(targets.shape):
+        if targets[b, t] != -1:  # what is not scored costs nothing
+            nll[b, t] = -log_probs[b, t, targets[b, t]]
+    return nll, log_probs
 
 
 def adaptive_log_softmax(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import LSTMConfig
-from npxl.reference import Mask, Output, adaptive_log_softmax, embedding, no_dropout
+from npxl.reference import Mask, Output, embedding, no_dropout, scores
 
 Array = NDArray[Any]
 
@@ -50,12 +50,7 @@ def forward(
         after.append(states)
         x = mask(f"layers.{n}.output", y)
 
-    x = x[:, x.shape[1] - targets.shape[1] :]  # [B, T, d]
-    log_probs = np.array([[adaptive_log_softmax(params, config, h) for h in row] for row in x])
-    nll = np.zeros(targets.shape, log_probs.dtype)  # [B, T]
-    for b, t in np.ndindex(targets.shape):
-        if targets[b, t] != -1:  # what is not scored costs nothing
-            nll[b, t] = -log_probs[b, t, targets[b, t]]
+    nll, log_probs = scores(params, config, x, targets)
     return Output(nll, log_probs, after, kink=math.inf)
 
 
