@@ -132,6 +132,45 @@ def test_names_that_are_not_there():
         parametrize({"a": WindowedLinear()}, expected_failures={"b-check_window": "why"})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "is None, but it must be an implementation, which has log_probs"),
+        (({"mine": 3},), "is of type int, but it must be an implementation"),
+        (({},), "implementations is empty"),
+        ((WindowedLinear(), "check_window"), "checks is 'check_window', but it must be a list"),
+        ((WindowedLinear(), CHECKS["check_window"]), "checks is of type function, but it must be"),
+        ((WindowedLinear(), []), "checks is empty"),
+        ((WindowedLinear(), [3]), "A check is of type int, but it must be a name, or a function"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error_before_any_test_runs(arguments, message):
+    with pytest.raises(NpxlError, match=message):
+        parametrize(*arguments)
+
+
+def test_what_makes_no_stream_is_an_error_before_any_test_runs():
+    with pytest.raises(NpxlError, match="make is of type WindowedLinear, but it must be a functi"):
+        stream_machine(WindowedLinear())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(lengths=()), r"lengths is \(\), but it must be one segment or more"),
+        (dict(lengths=(3, 0)), r"lengths is \(3, 0\), but .* each of at least one token"),
+        (dict(lengths=3), "lengths is 3, but it must be a list of whole numbers"),
+        (dict(batch_size=0), "batch_size is 0, but it must be a whole number of at least 1"),
+        (dict(position=-1), "position is -1, but it must be a whole number of at least 0"),
+        (dict(row=-1), "row is -1, but it must be a whole number of at least 0"),
+        (dict(seed=-1), "seed is -1, but it must be a whole number of at least 0"),
+    ],
+)
+def test_a_case_that_is_none_is_an_error_where_it_is_written(options, message):
+    with pytest.raises(NpxlError, match=message):
+        Case(**options)
+
+
 def test_a_check_that_never_shows_anything_fails():
     bound = BoundCheck(CHECKS["check_causality"], Indifferent)
     for seed in range(49):

@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.config.checks import require_int, require_tuple
+from npxl.errors import NpxlError
 from npxl.invariants.protocol import Implementation, capabilities
 
 Array = NDArray[Any]
@@ -33,6 +35,11 @@ class Case:
         The stream in which it does so; around again, too.
     seed
         Of everything else: tokens, cotangents, permutations.
+
+    Raises
+    ------
+    NpxlError
+        When there is no stream or no segment, a segment is empty, or another number is negative.
     """
 
     batch_size: int = 2
@@ -40,6 +47,18 @@ class Case:
     position: int = 1
     row: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_int(self, "batch_size", minimum=1)
+        require_tuple(self, "lengths", int)
+        if min(self.lengths, default=0) < 1:
+            raise NpxlError(
+                f"lengths is {self.lengths}, but it must be one segment or more, each of at least "
+                "one token."
+            )
+        for name in ("position", "row"):
+            require_int(self, name, minimum=0)
+        require_int(self, "seed", minimum=0, maximum=None)
 
     @property
     def length(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from npxl.errors import NpxlError
+from npxl.errors import NpxlError, described
 from npxl.invariants import (
     CHECKS,
     Case,
@@ -125,10 +125,13 @@ def parametrize(
     Raises
     ------
     NpxlError
-        When a check has no such name.
+        When there is nothing to check or no check, something is neither an implementation nor makes
+        one, or a check has no such name.
     """
     several = implementations if isinstance(implementations, Mapping) else {"": implementations}
-    chosen = [_check(each) for each in (CHECKS if checks is None else checks)]
+    if not several:
+        raise NpxlError("implementations is empty: name at least one.")
+    chosen = _checks(CHECKS if checks is None else checks)
     failures = dict(expected_failures or {})
     parameters = []
     for name, made in several.items():
@@ -162,10 +165,17 @@ def parametrize(
 
 def _maker(made: Made) -> Callable[[], Implementation]:
     """What gives the implementation: made at the first call, and the same from then on."""
+    is_one = hasattr(made, "log_probs") and not isinstance(made, type)
+    if not (is_one or callable(made)):
+        raise NpxlError(
+            f"What is to be checked is {described(made)}, but it must be an implementation, which "
+            "has log_probs and what else npxl.invariants.protocol asks for, or a function that "
+            "makes one."
+        )
 
     @functools.cache
     def make() -> Any:
-        return made() if isinstance(made, type) or not hasattr(made, "log_probs") else made
+        return made if is_one else made()  # type: ignore[operator]
 
     return make
 
@@ -175,9 +185,24 @@ def _expected_to_be_broken(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(reason=reason, strict=True, raises=raises)
 
 
+def _checks(named: Iterable[str | Check[Any]]) -> list[Check[Any]]:
+    if isinstance(named, str) or not isinstance(named, Iterable):
+        what = repr(named) if isinstance(named, str) else described(named)
+        raise NpxlError(f"checks is {what}, but it must be a list: put a single check into one.")
+    chosen = [_check(each) for each in named]
+    if not chosen:
+        raise NpxlError("checks is empty: name at least one, or leave it out for all.")
+    return chosen
+
+
 def _check(named: str | Check[Any]) -> Check[Any]:
-    if not isinstance(named, str):
-        return named
-    if named not in CHECKS:
-        raise NpxlError(f"There is no check {named!r}; there are {', '.join(CHECKS)}.")
-    return CHECKS[named]
+    if isinstance(named, str):
+        if named not in CHECKS:
+            raise NpxlError(f"There is no check {named!r}; there are {', '.join(CHECKS)}.")
+        return CHECKS[named]
+    if not (callable(named) and hasattr(named, "__name__")):
+        raise NpxlError(
+            f"A check is {described(named)}, but it must be a name, or a function of an "
+            "implementation and a case."
+        )
+    return named

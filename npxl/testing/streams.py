@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from numpy.typing import NDArray
 
+from npxl.errors import NpxlError, described
 from npxl.invariants.comparing import equal_scores
 from npxl.invariants.findings import InvariantBroken
 from npxl.invariants.protocol import Implementation, capabilities, declared, offering
@@ -164,7 +165,16 @@ def stream_machine(
         Makes the implementation.
     max_examples
         Programs to try; None: as many as the profile says.
+
+    Raises
+    ------
+    NpxlError
+        When `make` cannot be called.
     """
+    if not callable(make):
+        raise NpxlError(
+            f"make is {described(make)}, but it must be a function that makes an implementation."
+        )
     limit = {} if max_examples is None else {"max_examples": max_examples}
     machine: type[StreamMachine] = type("Streams", (StreamMachine,), {"make": staticmethod(make)})
     machine.TestCase.settings = settings(
