@@ -33,6 +33,7 @@ from npxl.config import to_dict
 from npxl.inference import evaluate, generate
 from npxl.models import segment_model
 from npxl.presets import PRESETS
+from npxl.studies import STUDIES
 
 SMALL = [
     "--n-layer=2", "--n-head=2", "--d-model=16", "--d-head=8", "--d-inner=16", "--mem-len=8",
@@ -115,6 +116,13 @@ def test_help_lists_the_commands_and_eval_the_options_for_reading(capsys, monkey
     for option in ("--split", "--tgt-len", "--mem-len", "--attn-window", "--clamp-len", "--json"):
         assert option in out
     assert "--n-layer" not in out
+
+
+def test_help_lists_what_there_is_to_study_and_to_audit(capsys, monkeypatch):
+    assert f"Studies: {', '.join(STUDIES)}." in help_of(capsys, monkeypatch, "study")
+    out = help_of(capsys, monkeypatch, "audit")
+    for section in sections.SECTIONS:
+        assert f"{section.name}: {', '.join(check.name for check in section.checks)}" in out
 
 
 def test_version(capsys):

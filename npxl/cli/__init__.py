@@ -16,7 +16,7 @@ from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter
 
-from npxl.cli.audit import audit
+from npxl.cli.audit import audit, names_of_sections
 from npxl.cli.bench import bench
 from npxl.cli.convert import convert
 from npxl.cli.evaluate import evaluate
@@ -24,7 +24,7 @@ from npxl.cli.generate import generate
 from npxl.cli.info import info
 from npxl.cli.options import converted
 from npxl.cli.output import Console, remark
-from npxl.cli.study import study
+from npxl.cli.study import names_of_studies, study
 from npxl.cli.train import train
 from npxl.errors import NpxlError
 from npxl.signals import sigterm_like_ctrl_c
@@ -68,6 +68,9 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
 for _position, (_name, _command) in enumerate(_COMMANDS.items()):
     app.command(_command, name=_name, sort_key=_position, usage=_usage(_name, _command))
 
+_BELOW_THE_HELP = {"audit": names_of_sections, "study": names_of_studies}
+"""What the help of a command lists, by registries that need NumPy: only that help waits for it."""
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -95,6 +98,8 @@ def main(words: Sequence[str] | None = None) -> int:
         command, bound, ignored = app.parse_args(words, exit_on_error=False, print_error=False)
         if "words" in ignored:
             bound.arguments["words"] = words
+        if command == app.help_print:
+            _list_below_the_help(words)
         with sigterm_like_ctrl_c():
             code = command(*bound.args, **bound.kwargs)
         sys.stdout.flush()
@@ -114,6 +119,13 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return int(code or 0)
+
+
+def _list_below_the_help(words: Sequence[str]) -> None:
+    chain, _, _ = app.parse_commands(words)
+    for name in chain:
+        if name in _BELOW_THE_HELP:
+            app[name].help_epilogue = _BELOW_THE_HELP[name]()
 
 
 def _prepare_output() -> None:

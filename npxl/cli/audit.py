@@ -43,7 +43,8 @@ def audit(
     seed
         Of parameters, tokens and cotangents.
     only
-        Sections to check, or single checks, SECTION/CHECK; everything when not given.
+        Sections to check, or single checks, SECTION/CHECK, of those below; everything when not
+        given.
     html
         Where to write the report; none: nowhere. When not given, audit.html in the folder of the
         run or in the current one, or nowhere with --only. A report that is there is replaced.
@@ -90,6 +91,17 @@ def audit(
     elif target is not None:
         print(f"Report: {target}")
     return 0 if report.passed else 1
+
+
+def names_of_sections() -> str:
+    """What --only may name, for the help: markdown."""
+    from npxl.audit.sections import SECTIONS
+
+    lines = [
+        f"- {section.name}: {', '.join(check.name for check in section.checks)}"
+        for section in SECTIONS
+    ]
+    return "Sections and their checks:\n\n" + "\n".join(lines)
 
 
 def _trained(run: Run) -> Trained:

@@ -37,7 +37,7 @@ def study(
     Parameters
     ----------
     names
-        Studies to run; without any, and without --all, their names are listed.
+        Studies to run, of those below.
     every
         Run all of them.
     quick
@@ -86,6 +86,13 @@ def study(
     if as_json:
         print_json({name: outcome.as_json() for name, outcome in found.items()})
     return 0
+
+
+def names_of_studies() -> str:
+    """What NAMES may be, for the help: markdown."""
+    from npxl.studies import STUDIES
+
+    return f"Studies: {', '.join(STUDIES)}."
 
 
 def _show(outcome: Outcome, console: Console) -> None:
