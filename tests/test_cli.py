@@ -25,12 +25,13 @@ import npxl
 import npxl.audit
 from npxl import ModelConfig, NpxlError, TrainConfig
 from npxl.audit import sections
-from npxl.audit.frame import Result
+from npxl.audit.frame import Check, Result, Section
 from npxl.audit.outcome import CheckOutcome
 from npxl.cli import main
 from npxl.cli.options import configured
 from npxl.config import to_dict
 from npxl.inference import evaluate, generate
+from npxl.inference.evaluation import Reading
 from npxl.models import segment_model
 from npxl.presets import PRESETS
 from npxl.studies import STUDIES
@@ -504,7 +505,7 @@ def test_ctrl_c_does_not_end_generate_in_the_middle_of_a_token(here, monkeypatch
 def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here, monkeypatch):
     seen = []
 
-    def audit(config, seed, console, only, command, trained):
+    def audit(config, seed, console, only, command, trained, stop):
         assert (trained is not None) == ("runs/small" in command)
         seen.append((config, seed, list(only), " ".join(command)))
         section = sections.SECTIONS[0]
@@ -544,6 +545,35 @@ def test_audit_checks_the_configuration_of_a_run_and_fails_with_exit_code_1(here
 def test_an_audit_of_nothing_is_no_pass(here, capsys):
     assert main(["audit", "--only", "truncation/trained"]) == 2  # only a run has what was trained
     assert "Nothing was checked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_an_audit_that_is_stopped_says_where_and_writes_no_report(
+    here, monkeypatch, capsys, number, words
+):
+    def right(subject, progress):
+        yield Result.of("a row", 0.0, 1.0)
+
+    def stopped_at_a_row(subject, progress):
+        os.kill(os.getpid(), number)
+        yield from right(subject, progress)
+        pytest.fail("the next row was asked for")
+
+    def stopped_between_rows(subject, progress):
+        os.kill(os.getpid(), number)
+        progress(1, 2)
+        yield from right(subject, progress)
+
+    for run in (stopped_at_a_row, stopped_between_rows):
+        checks = tuple(Check(name, "", "", each) for name, each in (("a", right), ("b", run)))
+        section = Section("made-up", "Made up", "", (*checks, checks[0]))
+        monkeypatch.setattr(npxl.audit.runner, "SECTIONS", (section,))
+        assert main(["audit", "--html", "a.html", *words]) == 130
+        out, err = capsys.readouterr()
+        assert err == "Stopped in made-up/b, after 1 of 3 checks. No report was written.\n"
+        assert ("a row" in out) == (not words)
+        assert not Path("a.html").exists()
 
 
 def test_audit_in_80_columns_of_any_encoding_is_whole(here, monkeypatch):
@@ -812,6 +842,24 @@ def test_a_full_disk_leaves_nothing_behind(here):
     assert process.returncode == 2
     assert re.fullmatch(rb"npxl: There is no room left [^\n]+\n", err)
     assert snapshot(here) == before
+
+
+@pytest.mark.parametrize("words", [[], ["--sliding", "4"], ["--json"]])
+def test_an_evaluation_that_is_stopped_says_that_there_is_no_score(
+    here, monkeypatch, capsys, words
+):
+    read = Reading.score
+
+    def interrupted(self, *arguments):
+        monkeypatch.setattr(Reading, "score", read)
+        os.kill(os.getpid(), signal.SIGINT)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(Reading, "score", interrupted)
+    assert main(["eval", "runs/small", "--workers", "1", *words]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "Stopped before all of the text was scored: there is no score.\n"
 
 
 @pytest.mark.parametrize("words", [["info"], ["train", "--help"], ["generate", "runs/small"]])

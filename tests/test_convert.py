@@ -522,7 +522,9 @@ def test_what_exists_is_not_overwritten_and_a_failure_leaves_nothing(tmp_path, m
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_conversion_that_is_stopped_leaves_nothing(tmp_path, monkeypatch, number):
+def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys, number
+):
     def stopped(tensor, params):
         os.kill(os.getpid(), number)
         return assembled(tensor, params)
@@ -534,6 +536,7 @@ def test_a_conversion_that_is_stopped_leaves_nothing(tmp_path, monkeypatch, numb
         assert main(words) == 130
     finally:
         signal.signal(signal.SIGINT, handler)
+    assert capsys.readouterr().err == "npxl: Stopped.\n"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not list(tmp_path.iterdir())
 

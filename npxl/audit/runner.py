@@ -10,12 +10,16 @@ from typing import cast
 
 from rich.console import Console
 
-from npxl.audit.frame import Check, Result, Section, Subject, Trained
+from npxl.audit.frame import Check, Progress, Result, Section, Subject, Trained
 from npxl.audit.outcome import AuditReport, CheckOutcome
 from npxl.audit.sections import SECTIONS
 from npxl.audit.terminal import Terminal
 from npxl.config import LanguageModelConfig, ModelConfig
 from npxl.errors import NpxlError
+
+
+class AuditStopped(KeyboardInterrupt):
+    """`stop` returned true, or Ctrl-C was pressed: in which check, and after how many."""
 
 
 def audit(
@@ -26,6 +30,7 @@ def audit(
     only: Sequence[str] = (),
     command: Sequence[str] = ("npxl", "audit"),
     trained: Callable[[], Trained] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> AuditReport:
     """Prove or refute the mathematics of a configuration.
 
@@ -44,6 +49,8 @@ def audit(
         What has this configuration audited on the command line, to say how to see a failure again.
     trained
         Loads what was trained in this configuration, for what is measured at its own size.
+    stop
+        Asked after every row, and every now and then before the next one, whether to give up.
 
     Returns
     -------
@@ -54,11 +61,22 @@ def audit(
     ------
     NpxlError
         When there is no section or check of a name in `only`.
+    AuditStopped
+        When `stop` returned true, and in place of KeyboardInterrupt.
     """
     chosen = _chosen(only, config.architecture)
     subject = Subject(cast(ModelConfig, config), seed, trained)
     outcomes: list[CheckOutcome] = []
     report = AuditReport(subject, tuple(command), ())
+
+    def go_on() -> None:
+        if stop is not None and stop():
+            raise KeyboardInterrupt
+
+    def progress(done: int, total: int) -> None:
+        go_on()
+        terminal.progress(done, total)
+
     with Terminal(console) as terminal:
         terminal.subject(subject)
         for section, checks in chosen:
@@ -66,9 +84,17 @@ def audit(
             for check in checks:
                 terminal.check(section, check)
                 start, results = time.perf_counter(), []
-                for result in _results(check, subject, terminal):
-                    terminal.row(result)
-                    results.append(result)
+                try:
+                    for result in _results(check, subject, progress):
+                        terminal.row(result)
+                        results.append(result)
+                        go_on()
+                except KeyboardInterrupt:
+                    n_checks = sum(len(each) for _, each in chosen)
+                    raise AuditStopped(
+                        f"Stopped in {section.name}/{check.name}, after {len(outcomes)} of "
+                        f"{n_checks} checks."
+                    ) from None
                 seconds = time.perf_counter() - start
                 outcome = CheckOutcome(section, check, tuple(results), seconds)
                 if not outcome.passed:
@@ -102,10 +128,10 @@ def _chosen(only: Sequence[str], architecture: str) -> list[tuple[Section, list[
     return chosen
 
 
-def _results(check: Check, subject: Subject, terminal: Terminal) -> Iterator[Result]:
+def _results(check: Check, subject: Subject, progress: Progress) -> Iterator[Result]:
     """The check's rows, and one that is wrong when it could not go on."""
     try:
-        yield from check.run(subject, terminal.progress)
+        yield from check.run(subject, progress)
     except OSError:
         raise  # nobody reads on, or the disk is full: no fault of the model
     except Exception as error:

@@ -23,7 +23,7 @@ from npxl.cli.evaluate import evaluate
 from npxl.cli.generate import generate
 from npxl.cli.info import info
 from npxl.cli.options import converted
-from npxl.cli.output import Console, remark
+from npxl.cli.output import INTERRUPTED, Console, remark
 from npxl.cli.study import names_of_studies, study
 from npxl.cli.train import train
 from npxl.errors import NpxlError
@@ -117,7 +117,8 @@ def main(words: Sequence[str] | None = None) -> int:
             _discard_output()
         return _fail(f"{error.filename or 'The output cannot be written'}: {error.strerror}.")
     except KeyboardInterrupt:
-        return 130
+        remark("npxl: Stopped.", style="yellow")
+        return INTERRUPTED
     return int(code or 0)
 
 

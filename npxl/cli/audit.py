@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt
 
 from npxl.cli.options import AsJson, configured, preset_help
-from npxl.cli.output import Console, print_json
+from npxl.cli.output import INTERRUPTED, Console, print_json, remark
 from npxl.errors import NpxlError
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def audit(
     as_json
         Print one JSON object at the end instead of tables.
     """
-    from npxl.audit import audit
+    from npxl.audit import AuditStopped, audit
     from npxl.audit.html import check_target, write_html
+    from npxl.signals import StopRequest
     from npxl.training.run import Run
 
     if only == []:
@@ -77,10 +78,16 @@ def audit(
     if target is not None:
         check_target(target)
     console = None if as_json else Console()
-    report = audit(
-        model_config, seed, console,
-        only=only or (), command=["npxl", "audit", *words], trained=trained,
-    )  # fmt: skip
+    try:
+        with StopRequest() as stop:
+            report = audit(
+                model_config, seed, console,
+                only=only or (), command=["npxl", "audit", *words], trained=trained,
+                stop=lambda: stop.requested,
+            )  # fmt: skip
+    except AuditStopped as stopped:
+        remark(f"{stopped} No report was written.", style="yellow")
+        return INTERRUPTED
     rows = [row for outcome in report.outcomes for row in outcome.results]
     if report.passed and not any(row.applies for row in rows):
         raise NpxlError("Nothing was checked: the configuration has nothing that --only names.")

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 from npxl.cli.options import AsJson, Which, options_of
-from npxl.cli.output import Console, print_json, print_table, remark
+from npxl.cli.output import INTERRUPTED, Console, print_json, print_table, remark
 from npxl.config import ModelConfig, TrainConfig
 from npxl.datasets import UNITS, unit_of
 from npxl.errors import NpxlError
@@ -115,6 +115,9 @@ def evaluate(
     else:
         read = partial(evaluate_sliding, window=sliding)
     score = _score(model, scored, read, n_workers)
+    if score is None:
+        remark("Stopped before all of the text was scored: there is no score.", style="yellow")
+        return INTERRUPTED
     unit = unit_of(dataset, vocab.kind)
     values = {
         "split": split,
@@ -141,8 +144,8 @@ def evaluate(
 
 def _score(
     model: LanguageModel, splits: Sequence[Split], read: Callable[..., Score], n_workers: int
-) -> Score:
-    """The score of all splits, each read from an empty memory, with a bar; Ctrl-C gives up."""
+) -> Score | None:
+    """The score of all splits, each read from an empty memory, with a bar; None after Ctrl-C."""
     from rich.progress import Progress
 
     from npxl.inference import EvaluationStopped, Score
@@ -164,7 +167,7 @@ def _score(
                 for split in splits
             ]
         except EvaluationStopped:
-            raise KeyboardInterrupt from None
+            return None
     n_tokens = sum(score.tokens for score in scores)
     nll = sum(score.nll * score.tokens for score in scores) / n_tokens
     seconds = sum(score.tokens / score.tokens_per_second for score in scores)

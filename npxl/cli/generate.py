@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from npxl.cli.options import Which
-from npxl.cli.output import remark
+from npxl.cli.output import INTERRUPTED, remark
 
 
 def generate(
@@ -22,7 +22,7 @@ def generate(
     seed: int = 0,
     mem_len: int | None = None,
     checkpoint: Which = "best",
-) -> None:
+) -> int:
     """Continue a text, and print it while it is drawn.
 
     Parameters
@@ -76,12 +76,13 @@ def generate(
         for token, _ in drawn:
             _write(decoder.feed([token]))
             if stop.requested:
-                raise KeyboardInterrupt
+                return INTERRUPTED
     seconds = time.perf_counter() - started
     _write(decoder.finish() + "\n" * sys.stdout.isatty())
     if tokens:
         speed = f"{tokens / seconds:,.0f} a second"
         remark(f"{tokens:,} tokens in {seconds:.1f} s, {speed}", style="dim")
+    return 0
 
 
 def _write(text: str) -> None:

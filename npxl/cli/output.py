@@ -14,6 +14,9 @@ from rich.text import Text
 
 from npxl.cli.options import shown
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C or SIGTERM."""
+
 
 class Console(rich.console.Console):
     """Rich's, except that a closed pipe is an exception, as it is for `print`."""

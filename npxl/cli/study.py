@@ -11,13 +11,11 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from npxl.cli.options import AsJson, Flag
-from npxl.cli.output import Console, print_json
+from npxl.cli.output import INTERRUPTED, Console, print_json
 from npxl.errors import NpxlError
 
 if TYPE_CHECKING:
     from npxl.studies import Outcome
-
-_INTERRUPTED = 130
 
 
 def study(
@@ -76,7 +74,7 @@ def study(
             outcome = conduct(each, out, quick, text, console)
         except StudyStopped:
             console.print("Stopped; everything is saved, and the same command goes on.")
-            return _INTERRUPTED
+            return INTERRUPTED
         found[each.name] = outcome
         if not as_json:
             _show(outcome, console)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from npxl.cli.options import Architecture, Flag, configured, options_of, preset_help
-from npxl.cli.output import Console
+from npxl.cli.output import INTERRUPTED, Console
 from npxl.config import ModelConfig, TrainConfig
 from npxl.errors import NpxlError
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 else:
     ModelOptions = options_of(ModelConfig)
     TrainOptions = options_of(TrainConfig, groups={"text": _TEXT_GROUP})
-
-_INTERRUPTED = 130
 
 
 def train(
@@ -79,7 +77,7 @@ def train(
     else:
         source = "kjv" if corpus is None else corpus
         trainer = Trainer(_new_run(source, out, config, preset, given, words))
-    return 0 if trainer.run(ConsoleReporter(Console())) else _INTERRUPTED
+    return 0 if trainer.run(ConsoleReporter(Console())) else INTERRUPTED
 
 
 def _existing_run(folder: Path | None, corpus: str | None, extra: Sequence[str]) -> Run:
