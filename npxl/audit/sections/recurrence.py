@@ -188,13 +188,16 @@ def _clamp(subject: Subject, progress: Progress) -> Iterable[Result]:
     options: dict[str, Any] = {"attn_window": None, "ext_len": 0, "initial_memory": "empty"}
     lengths = [length] * 4
     told = "" if subject.small.clamp_len else f"The configuration clamps nothing: C = {furthest}. "
-    for name, n_keys in (("nothing to clamp", furthest + 1), ("one key more", furthest + 2)):
+    for name, n_keys in (("no key beyond C", furthest + 1), ("one key beyond C", furthest + 2)):
         model = subject.model(**options, clamp_len=furthest, mem_len=n_keys - length)
         wider = _with_clamp_len(model, furthest + 3)
         text = draw.integers(0, model.config.vocab_size, (2, sum(lengths)))
         apart = _apart(_read(model, text, lengths), _read(wider, text, lengths))
-        detail = f"{told}K = {n_keys} keys at most, clamp_len {furthest} against {furthest + 3}."
-        if name == "nothing to clamp":
+        detail = (
+            f"{told}In nats, clamp_len {furthest} against {furthest + 3}; K = {n_keys} keys at "
+            f"most, the furthest at distance {n_keys - 1}."
+        )
+        if n_keys <= furthest + 1:
             yield Result.of(name, apart, at_most=0, detail=detail)
         else:
             yield Result.of(name, apart, at_least=CLEARLY, detail=detail)
