@@ -137,6 +137,11 @@ def test_a_whole_file_is_cut_by_the_byte(tmp_path, name, where):
     assert found.remarks == ()
 
 
+def test_nothing_but_newlines_is_said_to_be_that(tmp_path):
+    with pytest.raises(NpxlError, match="nothing but newlines, which the vocabulary symbols leave"):
+        load_corpus(one_file(tmp_path, "enwik8", "\n" * 1000), dataset="enwik8")
+
+
 def test_a_file_that_is_not_whole_is_cut_into_per_cent_and_that_is_said(tmp_path):
     corpus = load_corpus(one_file(tmp_path, "enwik8", "<page>\n" * 100), dataset="enwik8")
     assert [split.n_bytes for split in splits_of(corpus)] == [540, 30, 30]

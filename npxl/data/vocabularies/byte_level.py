@@ -83,6 +83,11 @@ class SymbolVocabulary(Vocabulary):
             in_order += sorted(new, key=lambda byte: int(np.argmax(data == byte)))
             counts += here
         in_order = [byte for byte in in_order if byte != _NEWLINE]
+        if not in_order:
+            raise NpxlError(
+                "The text is nothing but newlines, which the vocabulary symbols leaves out: add "
+                "text, or read it in bytes."
+            )
         return cls(bytes(sorted(in_order, key=lambda byte: -counts[byte])))
 
     @property
