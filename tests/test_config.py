@@ -11,7 +11,7 @@ from hypothesis import given
 
 from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.bench.arithmetic import training_step
-from npxl.config import config_of, from_dict, to_dict
+from npxl.config import LanguageModelConfig, config_of, from_dict, to_dict
 from npxl.params import n_parameters
 from npxl.presets import PRESETS, preset
 from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
@@ -102,6 +102,15 @@ def test_an_option_that_nothing_reads_is_an_error_that_says_what_would(values, r
     name, value = next((n, v) for n, v in values.items() if n not in ("optimizer", "schedule"))
     with pytest.raises(NpxlError, match=rf"^{name} is {value}, but only the .* {reader} reads it"):
         TrainConfig(**values)
+
+
+def test_a_configuration_answers_whatever_is_asked_of_all():
+    class Incomplete(ModelConfig):
+        longest_reach = LanguageModelConfig.longest_reach
+
+    for kind in (LanguageModelConfig, Incomplete):
+        with pytest.raises(TypeError, match="longest_reach"):
+            kind()
 
 
 @pytest.mark.parametrize("kind", [ModelConfig, LSTMConfig, TrainConfig])

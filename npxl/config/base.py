@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ MOST_LAYERS = 2**16
 """Layers whose tensors can be listed in a moment, whatever a file from elsewhere asks for."""
 
 
-class LanguageModelConfig:
+class LanguageModelConfig(ABC):
     """Base of the models' configurations, which are dataclasses with the fields that it names.
 
     Attributes
@@ -85,30 +86,30 @@ class LanguageModelConfig:
         return self.div_val > 1 or self.embedding_width != self.d_model
 
     @property
+    @abstractmethod
     def ext_len(self) -> int:
         """Tokens before each segment that are read again as context, without being scored."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reach(self) -> int | None:
         """Tokens before a token that its prediction depends on, however a text is cut.
 
         None where that depends on the segmentation, or where it is all of them.
         """
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reach_is_exact(self) -> bool:
         """Whether every prediction reaches as far back as `longest_reach` says."""
-        raise NotImplementedError
 
+    @abstractmethod
     def longest_reach(self, tgt_len: int) -> int | None:
         """Tokens before a token that its prediction can depend on, in segments of `tgt_len`.
 
         None: all of them.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def segments_to_fill(self, tgt_len: int) -> int:
         """Segments of `tgt_len` after which the memory holds as much as it ever does."""
-        raise NotImplementedError
