@@ -23,10 +23,10 @@ from npxl import (
     load,
     reference_lstm,
 )
-from npxl.audit.gradients import reference_mask
 from npxl.inference import evaluate, generate, score
 from npxl.models.ends import embedding_shapes, softmax_shapes
 from npxl.params import n_parameters
+from npxl.references import reference_mask
 from npxl.testing.strategies import segmentations
 from npxl.training.workers import Workers
 

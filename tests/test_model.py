@@ -18,7 +18,7 @@ from numerical import assert_eq, seeds
 from support import model_for, tokens
 
 from npxl import IGNORE, MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
-from npxl.audit.gradients import reference_mask
+from npxl.references import reference_mask
 from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
 
 SMALL = ModelConfig(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)

@@ -89,7 +89,7 @@ class FadingAverage:
     It forgets nothing: no window, and a state that is a sum.
     """
 
-    n_layer, window, mem_len = 1, None, 1000
+    n_layer, window, mem_len = 1, None, None
     vocab_size = 4
     tolerance = 1e-12
 

@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl import reference, reference_lstm
 from npxl.audit.gradient_report import Error, GradientReport, TensorCheck, smallest
-from npxl.config import LanguageModelConfig
 from npxl.errors import NpxlError
-from npxl.layers.dropout import MaskKey, dropout_forward, mask_key
+from npxl.layers.dropout import MaskKey, mask_key
 from npxl.memory import Memory
 from npxl.models import Rng
 from npxl.models.segment_model import SegmentModel
 from npxl.params import Params
+from npxl.reference import Output
+from npxl.references import reference_mask, reference_of
 
 Array = NDArray[Any]
 
@@ -38,10 +38,6 @@ COMPLEX_STEP = 1e-30
 CENTRAL_TOLERANCE = 1e-7
 COMPLEX_TOLERANCE = 1e-11
 VANISHING = 1e-4
-_REFERENCES: Mapping[str, Callable[..., reference.Output]] = {
-    "transformer_xl": reference.forward,
-    "lstm": reference_lstm.forward,
-}
 INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
 
@@ -171,22 +167,6 @@ def _check_tensor(
     )
 
 
-def reference_mask(key: MaskKey | None, config: LanguageModelConfig) -> reference.Mask:
-    """The dropout masks of `key` in the form in which the reference applies them."""
-    if key is None:
-        return reference.no_dropout
-
-    def mask(name: str, x: Array) -> Array:
-        is_attention = name.endswith("attention_probabilities")
-        rate = getattr(config, "dropatt" if is_attention else "dropout")
-        site = key.site(name)
-        if name == "positions":
-            site = site.shared()
-        return x * dropout_forward(np.ones(x.shape), rate, site)[0]
-
-    return mask
-
-
 class SegmentLoss:
     """The loss of one segment as a function of the parameters and the embedded inputs.
 
@@ -272,8 +252,8 @@ class SegmentLoss:
         fwd = self.model.forward(self.inputs, self.targets, self.memory, self.key, embedded)
         return float((fwd.nll * self.dnll).sum()), fwd.active
 
-    def _reference(self, name: str) -> reference.Output:
-        return _REFERENCES[self.model.config.architecture](
+    def _reference(self, name: str) -> Output:
+        return reference_of(self.model.config)(
             self.complex_params, self.model.config, self.inputs, self.targets,
             self.memory.layers, self.mask, self.complex_embedded if name == INPUT else None,
         )  # fmt: skip

@@ -6,7 +6,7 @@ the help text.  Names are those of the paper's code.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar, cast
 
 from npxl.config.base import LanguageModelConfig
@@ -42,6 +42,7 @@ __all__ = [
     "config_of",
     "from_dict",
     "to_dict",
+    "with_options",
 ]
 
 ARCHITECTURES: dict[str, type[ModelConfig] | type[LSTMConfig]] = {
@@ -50,6 +51,7 @@ ARCHITECTURES: dict[str, type[ModelConfig] | type[LSTMConfig]] = {
 """The kinds of models by name, each with the class of its configurations."""
 
 Config = TypeVar("Config", bound=LanguageModelConfig | TrainConfig)
+Model = TypeVar("Model", bound=LanguageModelConfig)
 
 
 def to_dict(config: LanguageModelConfig | TrainConfig) -> dict[str, Any]:
@@ -65,6 +67,20 @@ def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
         if name not in known:
             raise NpxlError(f"{kind.__name__} has no option {name!r}; it has {', '.join(known)}.")
     return kind(**values)
+
+
+def with_options(config: Model, **options: Any) -> Model:
+    """A model's configuration with some options replaced, as far as it has them.
+
+    An option of other architectures means nothing to it; one that none has is an error.
+    """
+    known = {field.name for kind in ARCHITECTURES.values() for field in fields(kind)}
+    for name in options:
+        if name not in known:
+            raise NpxlError(f"No architecture has an option {name!r}.")
+    own = {name: value for name, value in options.items() if name in to_dict(config)}
+    changed: Model = replace(cast(Any, config), **own)
+    return changed
 
 
 def config_of(architecture: Any, values: dict[str, Any]) -> ModelConfig | LSTMConfig:

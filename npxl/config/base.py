@@ -16,6 +16,9 @@ MOST_LAYERS = 2**16
 class LanguageModelConfig(ABC):
     """Base of the models' configurations, which are dataclasses with the fields that it names.
 
+    What is not abstract says what holds for a model without attention; where a model has an option
+    of that name, the option stands in its place.
+
     Attributes
     ----------
     architecture
@@ -84,6 +87,45 @@ class LanguageModelConfig(ABC):
     def has_projections(self) -> bool:
         """Whether embeddings are projected to d_model, and hidden states to their width."""
         return self.div_val > 1 or self.embedding_width != self.d_model
+
+    @property
+    def attends(self) -> bool:
+        """Whether layers take averages of what they see, as attention does."""
+        return False
+
+    @property
+    def encodes_distances(self) -> bool:
+        """Whether states do not depend on their place, and so not on where a text was cut."""
+        return True
+
+    @property
+    def mem_len(self) -> int | None:
+        """Positions that a memory holds at most; None: it is a state of all that was read."""
+        return None
+
+    @property
+    def attn_window(self) -> int | None:
+        """Keys that a query sees at most, itself included; None: all there are."""
+        return None
+
+    def window(self, n_keys: int) -> int:
+        """Keys W that a query sees at most where there are n_keys."""
+        return n_keys if self.attn_window is None else self.attn_window
+
+    @property
+    def initial_memory(self) -> str:
+        """Memory before the first segment: "empty", or "zeros" that are attended to."""
+        return "empty"
+
+    @property
+    def dropatt(self) -> float:
+        """Probability of dropping an attention probability."""
+        return 0.0
+
+    @property
+    def shares_biases(self) -> bool:
+        """Whether all layers have one pair of attention's biases u and v."""
+        return False
 
     @property
     @abstractmethod

@@ -149,6 +149,11 @@ class ModelConfig(LanguageModelConfig):
             )
 
     @property
+    def attends(self) -> bool:
+        """Every layer does."""
+        return True
+
+    @property
     def encodes_distances(self) -> bool:
         """Whether attention knows distances alone, so that states do not depend on their place."""
         return self.attn_type in ("dai", "shaw")
@@ -167,10 +172,6 @@ class ModelConfig(LanguageModelConfig):
     def shares_biases(self) -> bool:
         """Whether all layers have one pair of biases u and v."""
         return self.attn_type == "dai" and not self.untie_r
-
-    def window(self, n_keys: int) -> int:
-        """Keys W that a query sees at most where there are n_keys."""
-        return n_keys if self.attn_window is None else self.attn_window
 
     @property
     def reach(self) -> int | None:

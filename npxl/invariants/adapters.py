@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl import reference
 from npxl.inference.generation import generate
 from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.dropout import MaskKey
 from npxl.memory import Memory
 from npxl.models import Reader
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
+from npxl.reference import Output
+from npxl.references import reference_mask, reference_of
 
 Array = NDArray[Any]
 
@@ -24,11 +25,11 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 
 
 class _Declared:
-    """What a model's configuration declares."""
+    """What a model's configuration declares, of whatever kind the model is."""
 
     ignore_index = IGNORE
 
-    def __init__(self, model: TransformerXL, tolerance: float | None = None) -> None:
+    def __init__(self, model: SegmentModel, tolerance: float | None = None) -> None:
         config = model.config
         self.model = model
         self.vocab_size = config.vocab_size
@@ -36,6 +37,7 @@ class _Declared:
         self.mem_len = config.mem_len
         self.window = config.attn_window
         self.tolerance = TOLERANCE[model.dtype.name] if tolerance is None else tolerance
+        self.averages = config.attends
         self.encodes_distances = config.encodes_distances
         self.initial_memory = config.initial_memory
         self.ext_len = config.ext_len
@@ -43,6 +45,16 @@ class _Declared:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
+
+    @property
+    def _caches(self) -> bool:
+        """Whether memory is a cache of positions, and not a state of one size."""
+        return self.model.config.mem_len is not None
+
+    @property
+    def _drops(self) -> bool:
+        """Whether anything is dropped in training."""
+        return bool(self.model.config.dropout or self.model.config.dropatt)
 
 
 class NpxlModel(_Declared):
@@ -59,7 +71,7 @@ class NpxlModel(_Declared):
     masks_by_stream = True
 
     def __init__(
-        self, model: TransformerXL, tolerance: float | None = None, rng: MaskKey | None = None
+        self, model: SegmentModel, tolerance: float | None = None, rng: MaskKey | None = None
     ) -> None:
         super().__init__(model, tolerance)
         self._rng = rng
@@ -87,16 +99,30 @@ class NpxlModel(_Declared):
         """What `backward` adds up."""
         return self.model.backward(self.model.forward(inputs, targets, state, self._rng), dnll)
 
-    def memory(self, state: Memory) -> Array:
-        """The cached states."""
+    def embeddings(self, inputs: Array, state: Memory) -> Array:
+        """What the first layer reads of the inputs, [B, q, d]."""
+        embedded = self.model.embed(inputs)
+        _, states, cache = self.model.stack_forward(embedded, state, self._rng)
+        return self.model.layer_inputs(states, cache)[0]
+
+    @property
+    def memory(self) -> Callable[[Memory], Array] | None:
+        """The cached states, where memory is a cache."""
+        return self._memory if self._caches else None
+
+    def _memory(self, state: Memory) -> Array:
         return state.states
 
     def select(self, state: Memory, rows: Sequence[int]) -> Memory:
         """The memory of some streams."""
         return state.select(rows)
 
-    def with_mem_len(self, mem_len: int) -> NpxlModel:
-        """The model reconfigured, with the same window."""
+    @property
+    def with_mem_len(self) -> Callable[[int], NpxlModel] | None:
+        """The model reconfigured, with the same window, where memory has a length."""
+        return self._with_mem_len if self._caches else None
+
+    def _with_mem_len(self, mem_len: int) -> NpxlModel:
         return NpxlModel(self.model.reconfigured(mem_len=mem_len), self.tolerance, self._rng)
 
     def generate(self, prompt: Array, n_tokens: int, seed: int) -> tuple[Array, Array]:
@@ -111,8 +137,7 @@ class NpxlModel(_Declared):
     @property
     def train(self) -> Callable[[int, int], NpxlModel] | None:
         """With dropout, where the configuration has some."""
-        config = self.model.config
-        return self._train if config.dropout or config.dropatt else None
+        return self._train if self._drops else None
 
     def _train(self, seed: int, first_stream: int = 0) -> NpxlModel:
         key = MaskKey(seed=seed, first_stream=first_stream)
@@ -120,7 +145,7 @@ class NpxlModel(_Declared):
 
 
 class NpxlReference(_Declared):
-    """A model of npxl by `npxl.reference`, one query and one key at a time.
+    """A model of npxl by its equations, literally: `npxl.reference`, or an LSTM's.
 
     Parameters
     ----------
@@ -130,30 +155,55 @@ class NpxlReference(_Declared):
         The largest difference that is rounding; None: 1e-12 in float64 and 1e-4 in float32.
     """
 
+    masks_by_stream = True
+
+    def __init__(
+        self, model: SegmentModel, tolerance: float | None = None, rng: MaskKey | None = None
+    ) -> None:
+        super().__init__(model, tolerance)
+        self._rng = rng
+
     def start(self, batch_size: int) -> Array:
-        """Cached states [N, B, m, d] before the first segment."""
+        """States [N, B, m, d] before the first segment."""
         return self.model.init_memory(batch_size).states
 
     def log_probs(self, inputs: Array, state: Array) -> tuple[Array, Array]:
-        """log p [B, q, V]."""
-        read = self._read(inputs, inputs, state)
+        """log p [B, q, V], without dropout."""
+        read = self._read(inputs, inputs, state, None)
         return read.log_probs, np.stack(read.memory)
 
     def nll(self, inputs: Array, targets: Array, state: Array) -> tuple[Array, Array]:
         """Losses [B, T]."""
-        read = self._read(inputs, targets, state)
+        read = self._read(inputs, targets, state, self._rng)
         return read.nll, np.stack(read.memory)
 
-    def memory(self, state: Array) -> Array:
-        """The cached states."""
+    @property
+    def memory(self) -> Callable[[Array], Array] | None:
+        """The cached states, where memory is a cache."""
+        return self._memory if self._caches else None
+
+    def _memory(self, state: Array) -> Array:
         return state
 
     def select(self, state: Array, rows: Sequence[int]) -> Array:
         """The states of some streams."""
         return state[:, rows]
 
-    def _read(self, inputs: Array, targets: Array, state: Array) -> reference.Output:
-        return reference.forward(self.model.params, self.model.config, inputs, targets, list(state))
+    @property
+    def train(self) -> Callable[[int, int], NpxlReference] | None:
+        """With the masks of `NpxlModel.train`, where the configuration has dropout."""
+        return self._train if self._drops else None
+
+    def _train(self, seed: int, first_stream: int = 0) -> NpxlReference:
+        key = MaskKey(seed=seed, first_stream=first_stream)
+        return NpxlReference(self.model, self.tolerance, key)
+
+    def _read(self, inputs: Array, targets: Array, state: Array, key: MaskKey | None) -> Output:
+        model = self.model
+        return reference_of(model.config)(
+            model.params, model.config, inputs, targets, list(state),
+            reference_mask(key, model.config),
+        )  # fmt: skip
 
 
 class NpxlReader(_Declared):

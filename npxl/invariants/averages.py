@@ -85,7 +85,8 @@ def _one_symbol(implementation: Implementation, case: Case) -> tuple[Array, int]
     require_scores_that_vary(implementation, read(implementation, alphabet, [alphabet.size])[0])
     settled = 0
     if _attends_to_zeros(implementation):
-        longest = implementation.mem_len + max(case.lengths) + declared(implementation, "ext_len")
+        kept = implementation.mem_len or 0
+        longest = kept + max(case.lengths) + declared(implementation, "ext_len")
         exact = reach(implementation)
         settled = implementation.n_layer * longest if exact is None else exact
     lengths = stretched(case.lengths, settled + 2)
@@ -95,4 +96,4 @@ def _one_symbol(implementation: Implementation, case: Case) -> tuple[Array, int]
 
 def _attends_to_zeros(implementation: Implementation) -> bool:
     zeros = declared(implementation, "initial_memory") == "zeros"
-    return zeros and implementation.mem_len > 0 and implementation.window != 1
+    return zeros and bool(implementation.mem_len) and implementation.window != 1

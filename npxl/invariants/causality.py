@@ -104,7 +104,9 @@ def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
             "mem_len + 1 are both in use), or a memory that is cut one position too short or "
             "too long." if s <= t else "a causal mask that lets later keys through.",
         )  # fmt: skip
-    if not any(_is_limited(implementation, lengths, by_window) for by_window in (True, False)):
+    limits = implementation.window, implementation.mem_len
+    limited = (_is_limited(implementation, lengths, by_window) for by_window in (True, False))
+    if limits != (None, None) and not any(limited):
         raise Vacuous(f"All of the text is in reach of its window or memory: {_SMALLER}")
     return Finding(0.0, 0.0, "pairs of tokens that depend or do not against the law", moved.size)
 
@@ -169,7 +171,9 @@ def _is_limited(implementation: Implementation, lengths: Sequence[int], by_windo
     if by_window:
         larger = oldest_tokens(implementation, lengths, window and window + 1)
     else:
-        larger = oldest_tokens(implementation, lengths, mem_len=mem_len + 1)
+        larger = oldest_tokens(
+            implementation, lengths, mem_len=None if mem_len is None else mem_len + 1
+        )
     return not np.array_equal(larger, oldest_tokens(implementation, lengths))
 
 
@@ -186,13 +190,14 @@ def _like_window(implementation: Implementation, lengths: Sequence[int], oldest:
 def _declaration(implementation: Implementation) -> str:
     window, mem_len = implementation.window, implementation.mem_len
     seen = "no window" if window is None else f"a window of {window}"
-    return f"{implementation.n_layer} layers with a memory of {mem_len} and {seen}"
+    kept = "all" if mem_len is None else mem_len
+    return f"{implementation.n_layer} layers with a memory of {kept} and {seen}"
 
 
 def _long_enough(implementation: Implementation, lengths: Sequence[int]) -> list[int]:
     """Segments with more tokens than one depends on, so that one too many can be seen."""
     exact = reach(implementation)
     if exact is None:
-        held = implementation.n_layer * implementation.mem_len
+        held = implementation.n_layer * (implementation.mem_len or 0)
         return stretched(lengths, min(LONGEST, max(held, implementation.window or 0) + 3))
     return stretched(lengths, min(LONGEST, exact + 3))

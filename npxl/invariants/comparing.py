@@ -77,6 +77,13 @@ def require_distances(implementation: Implementation) -> None:
         )
 
 
+def require_mem_len(implementation: Implementation) -> int:
+    """Positions that a state keeps; Inapplicable where their number has no limit."""
+    if implementation.mem_len is None:
+        raise Inapplicable("It declares mem_len = None: no number of positions is what it keeps.")
+    return implementation.mem_len
+
+
 def require_scores_that_vary(implementation: Implementation, scores: Array) -> None:
     """Vacuous where all scores [B, N, V] are the same."""
     flat = scores.reshape(-1, scores.shape[-1])

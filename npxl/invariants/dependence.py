@@ -24,7 +24,7 @@ def oldest_tokens(
     implementation: Implementation,
     lengths: Sequence[int],
     window: int | None = -1,
-    mem_len: int | None = None,
+    mem_len: int | None = -1,
 ) -> Array:
     """By token t of a text read in segments, the first token that its prediction depends on.
 
@@ -49,9 +49,9 @@ def oldest_tokens(
         [N] int.
     """
     window = implementation.window if window == -1 else window
-    mem_len = implementation.mem_len if mem_len is None else mem_len
+    mem_len = implementation.mem_len if mem_len == -1 else mem_len
     ext_len, n_tokens = declared(implementation, "ext_len"), sum(lengths)
-    n_zeros = mem_len if declared(implementation, "initial_memory") == "zeros" else 0
+    n_zeros = (mem_len or 0) if declared(implementation, "initial_memory") == "zeros" else 0
     # A vector of zeros depends on no token: it comes after all of them, as far as minima go.
     memory = [np.full(n_zeros, n_tokens) for _ in range(implementation.n_layer)]
     oldest = []
@@ -61,7 +61,7 @@ def oldest_tokens(
         for n, cached in enumerate(memory):
             keys = np.concatenate([cached, h])
             end = len(keys) - max(0, min(ext_len, len(h)))
-            memory[n] = keys[max(0, end - mem_len) : end]
+            memory[n] = keys[0 if mem_len is None else max(0, end - mem_len) : end]
             h = np.array([
                 keys[0 if window is None else max(0, i - window + 1) : i + 1].min()
                 for i in range(len(cached), len(keys))
@@ -78,8 +78,8 @@ def dependence(oldest: Array) -> Array:
 
 def reach(implementation: Implementation) -> int | None:
     """N (W − 1), where it is the same for every token and segmentation: W ≤ M + 1; else None."""
-    window = implementation.window
-    if window is None or window > implementation.mem_len + 1:
+    window, mem_len = implementation.window, implementation.mem_len
+    if window is None or (mem_len is not None and window > mem_len + 1):
         return None
     return implementation.n_layer * (window - 1)
 

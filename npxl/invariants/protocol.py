@@ -1,4 +1,4 @@
-"""What the checks ask of an implementation of Transformer-XL, whoever wrote it."""
+"""What the checks ask of an implementation of Transformer-XL or an LSTM, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Any
 
 
 class Implementation(Protocol):
-    """A Transformer-XL that reads a batch of streams, segment by segment, without dropout.
+    """A model that reads a batch of streams, segment by segment, without dropout.
 
     Arrays go in and come out as NumPy's.  A state is a value: to read with it changes nothing in
     it, so that a second segment can be read from the same state.
@@ -27,7 +27,8 @@ class Implementation(Protocol):
     n_layer
         Layers N, each of which reads a memory of its own.
     mem_len
-        Positions M that a state keeps at most.
+        Positions M that a state keeps at most; None: whatever was read is in it, as in the state
+        of an LSTM.
     window
         Keys W that a query sees at most, itself included; None: all of the state and the segment.
     tolerance
@@ -37,7 +38,7 @@ class Implementation(Protocol):
 
     vocab_size: int
     n_layer: int
-    mem_len: int
+    mem_len: int | None
     window: int | None
     tolerance: float
 
@@ -139,6 +140,13 @@ class Gradients(Losses, HasParameters, Protocol):
         """The gradient of Σ dnll · nll, dnll [B, T], for every name of `parameters`."""
 
 
+class ShowsEmbeddings(Implementation, Protocol):
+    """Capability "embeddings": what the first layer reads can be looked at."""
+
+    def embeddings(self, inputs: Array, state: State) -> Array:
+        """[B, q, d]: what the first layer reads of the inputs, after dropout if there is some."""
+
+
 class MemoryStates(Implementation, Protocol):
     """Capability "memory": the cached hidden states can be looked at."""
 
@@ -170,7 +178,10 @@ class HasReference(Implementation, Protocol):
     """Capability "reference": somebody else computes the same function."""
 
     def reference(self) -> Implementation:
-        """Another implementation, with the same parameters as now, that is trusted."""
+        """Another implementation, with the same parameters as now, that is trusted.
+
+        If it has the capability "dropout", one seed draws the same masks in both.
+        """
 
 
 class Generates(Implementation, Protocol):
@@ -202,6 +213,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "losses": ("nll",),
     "parameters": ("parameters",),
     "gradients": ("nll", "parameters", "gradients"),
+    "embeddings": ("embeddings",),
     "memory": ("memory",),
     "select": ("select",),
     "mem_len": ("with_mem_len",),

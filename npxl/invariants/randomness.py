@@ -106,12 +106,13 @@ def check_dropout_masks(implementation: Trains, case: Case) -> Finding:
     )
 
 
-@check("losses", "dropout", "memory")
+@check("losses", "dropout")
 def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
     """What dropout keeps is scaled up by as much as it drops, so that averages stay as they are.
 
-    Seen in the memory of the first layer, embeddings after dropout: each number is 0 or c times
-    that of evaluation, and the part that is kept is 1/c (Srivastava et al. 2014, section 10).
+    Seen in the embeddings after dropout, as they are shown, or as the first layer's memory keeps
+    them: each number is 0 or c times that of evaluation, and the part that is kept is 1/c
+    (Srivastava et al. 2014, section 10).
 
     Broken by a scale that is left out or applied in the other direction, and by a rate that is
     taken for the part that is kept.
@@ -121,16 +122,18 @@ def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
 
     def embeddings(reader: Any) -> Array:
         start = reader.start(len(inputs))
+        if shown:
+            return np.array(reader.embeddings(inputs.copy(), start))
         return np.array(reader.memory(reader.nll(inputs.copy(), targets.copy(), start)[1])[0])
 
-    if offering(implementation.train(case.seed), "memory") is None:
-        raise Inapplicable("In training, its memory cannot be looked at.")
-    if implementation.mem_len == 0:
-        raise Inapplicable("It has no memory to look at.")
+    trained = implementation.train(case.seed)
+    shown = offering(trained, "embeddings") is not None
+    if not shown and (offering(trained, "memory") is None or implementation.mem_len == 0):
+        raise Inapplicable("In training, neither embeddings nor a memory can be looked at.")
     evaluated = embeddings(implementation)
     told = np.abs(evaluated) > 1e-3 * np.abs(evaluated).max(initial=0)
     if not told.any():
-        raise Vacuous("Its memory keeps nothing, or zeros.")
+        raise Vacuous("There are no embeddings to look at, or zeros.")
     n_seeds = -(-_ENOUGH_TO_COUNT // int(told.sum()))
     factors = np.array([
         embeddings(implementation.train(case.seed + n))[told] / evaluated[told]
@@ -150,7 +153,7 @@ def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
             expected=f"numbers that are dropped or scaled up, by 1 on average, to {allowed:.2g}",
             found=f"{kept.size} of {factors.size} that are kept and scaled by {scale:.6g} ± "
             f"{spread:.2g}, by {mean:.4g} on average",
-            where=f"the memory of layer 0, seeds {case.seed} to {case.seed + n_seeds - 1}",
+            where=f"what layer 0 reads, seeds {case.seed} to {case.seed + n_seeds - 1}",
             usually="a factor 1 / (1 − p) that is left out, or a rate of keeping taken for p.",
         )
     return Finding(abs(mean - 1), allowed, "how far the average factor is from 1", factors.size)
@@ -170,9 +173,10 @@ def check_generation(implementation: Generates, case: Case) -> Finding:
     if reach(implementation) is None or not declared(implementation, "encodes_distances"):
         if implementation.mem_len == 0:
             raise Inapplicable("Without a memory, what it generates depends on one token alone.")
-        if declared(implementation, "initial_memory") == "zeros" and implementation.mem_len > 0:
+        if declared(implementation, "initial_memory") == "zeros" and implementation.mem_len:
             raise Inapplicable("How many zeros a token sees depends on where the text is cut.")
-        n_tokens = min(n_tokens, implementation.mem_len + 1)
+        if implementation.mem_len is not None:
+            n_tokens = min(n_tokens, implementation.mem_len + 1)
     n_prompt = 1 + case.position % n_tokens
     n_new = n_tokens + 1 - n_prompt
     prompt = case.text(implementation)[0, :n_prompt]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.protocol import Implementation, State, declared
+from npxl.invariants.protocol import Implementation, Losses, State, declared
 
 Array = NDArray[Any]
 
@@ -45,6 +45,17 @@ def read(
         log_p, state = implementation.log_probs(inputs, state)
         scores.append(np.asarray(log_p)[:, inputs.shape[1] - (stop - start) :])
     return np.concatenate(scores, axis=1), state
+
+
+def losses(implementation: Losses, text: Array, lengths: Sequence[int]) -> Array:
+    """−log p of all but the first tokens of `text` [B, N + 1] read in segments, [B, N]."""
+    state = implementation.start(len(text))
+    found = []
+    for start, stop in segments(lengths):
+        inputs = inputs_of(implementation, text, start, stop)
+        nll, state = implementation.nll(inputs, text[:, start + 1 : stop + 1].copy(), state)
+        found.append(np.asarray(nll))
+    return np.concatenate(found, axis=1)
 
 
 def stretched(lengths: Sequence[int], n_tokens: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,19 @@ from npxl.invariants.comparing import (
     differences,
     equal_scores,
     require_distances,
+    require_mem_len,
     require_scores_that_vary,
 )
 from npxl.invariants.dependence import reach
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
-from npxl.invariants.protocol import HasReference, Implementation, Resizes, declared
-from npxl.invariants.reading import read, segments, stretched
+from npxl.invariants.protocol import (
+    HasReference,
+    Implementation,
+    Resizes,
+    capabilities,
+    declared,
+)
+from npxl.invariants.reading import losses, read, segments, stretched
 
 Array = NDArray[Any]
 
@@ -63,8 +71,8 @@ def check_shift_covariance(implementation: Implementation, case: Case) -> Findin
     exact = reach(implementation)
     if exact is None:
         raise Inapplicable(
-            "check_shift_covariance needs a window W ≤ mem_len + 1: otherwise how far a token sees "
-            "depends on what was read before."
+            "check_shift_covariance needs a window W ≤ mem_len + 1: otherwise what was read before "
+            "moves the scores."
         )
     lengths = [*stretched(case.lengths, exact), *case.lengths]
     rng, vocab_size = case.rng(2), implementation.vocab_size
@@ -96,7 +104,8 @@ def check_longer_memory(implementation: Resizes, case: Case) -> Finding:
     and by more memory that is not used.
     """
     require_distances(implementation)
-    more = implementation.mem_len + 1 + case.position % 5
+    mem_len = require_mem_len(implementation)
+    more = mem_len + 1 + case.position % 5
     longer = implementation.with_mem_len(more)
     lengths = stretched(case.lengths, more + 1)
     text = case.rng(0).integers(implementation.vocab_size, size=(case.batch_size, sum(lengths)))
@@ -118,7 +127,7 @@ def check_longer_memory(implementation: Resizes, case: Case) -> Finding:
     if reach(implementation) is None:
         if declared(implementation, "initial_memory") != "empty":
             raise Inapplicable("With a longer memory, more zeros would be attended to.")
-        n_same = max(stop for start, stop in segments(lengths) if start <= implementation.mem_len)
+        n_same = max(stop for start, stop in segments(lengths) if start <= mem_len)
     require_scores_that_vary(implementation, short)
     beyond = differences(long[:, n_same:], short[:, n_same:])
     if beyond.size and not (beyond > implementation.tolerance).any():
@@ -127,7 +136,7 @@ def check_longer_memory(implementation: Resizes, case: Case) -> Finding:
         implementation,
         long[:, :n_same],
         short[:, :n_same],
-        expected=f"log-probabilities with a memory of {more} as with {implementation.mem_len}",
+        expected=f"log-probabilities with a memory of {more} as with {mem_len}",
         usually="distances counted from the oldest key, or a window that grows with the memory.",
     )
 
@@ -137,22 +146,40 @@ def check_reference(implementation: HasReference, case: Case) -> Finding:
     """Scores are those of a trusted implementation with the same parameters, segment by segment.
 
     The one check that sees a fault which is the same everywhere and always: the other invariants
-    hold for many functions, and only one of them is Transformer-XL.
+    hold for many functions, and only one of them is Transformer-XL.  Where both have dropout, its
+    losses in training are compared too, under the same masks.
 
     Broken by any fault of the forward pass: a scale or a root left out, u and v exchanged, sines
-    and cosines in another order, a term of the scores missing, a layer normalised elsewhere.
+    and cosines in another order, a term of the scores missing, a layer normalised elsewhere,
+    dropout in another place.
     """
     trusted = implementation.reference()
-    text = case.text(implementation)[:, :-1]
-    found, _ = read(implementation, text, case.lengths)
-    expected, _ = read(trusted, text, case.lengths)
+    text = case.text(implementation)
+    found, _ = read(implementation, text[:, :-1], case.lengths)
+    expected, _ = read(trusted, text[:, :-1], case.lengths)
     require_scores_that_vary(implementation, expected)
-    return equal_scores(
+    evaluated = equal_scores(
         implementation,
         found,
         expected,
         expected=f"the log-probabilities of {type(trusted).__name__}",
         usually="an equation that is written otherwise, or parameters that were exchanged.",
+    )
+    readers = implementation, trusted
+    if not all({"losses", "dropout"} <= capabilities(each) for each in readers):
+        return evaluated
+    found, expected = (losses(each.train(case.seed), text, case.lengths) for each in readers)  # type: ignore[attr-defined]
+    trained = equal_scores(
+        implementation,
+        found,
+        expected,
+        expected=f"the losses of {type(trusted).__name__} under the same masks of dropout",
+        usually="dropout in another place, or of what is never dropped, such as what a layer keeps "
+        "for its own next step.",
+    )
+    return replace(
+        max(evaluated, trained, key=lambda finding: finding.figure),
+        compared=evaluated.compared + trained.compared,
     )
 
 
@@ -183,7 +210,7 @@ def _cut_without_loss(implementation: Implementation, lengths: Sequence[int]) ->
     require_distances(implementation)
     if implementation.window == 1:
         raise Inapplicable("With a window of one key, no token reads another.")
-    if reach(implementation) is not None:
+    if reach(implementation) is not None or implementation.mem_len is None:
         return list(lengths)
     if declared(implementation, "initial_memory") != "empty" or implementation.mem_len == 0:
         raise Inapplicable(

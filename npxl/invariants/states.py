@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.comparing import differences, worst
+from npxl.invariants.comparing import differences, require_mem_len, worst
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation, MemoryStates, declared, offering
 from npxl.invariants.reading import LONGEST, inputs_of, segments, stretched
@@ -29,7 +29,7 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
     or q, the first states in place of the last, states in another order or of another stream, and
     states of tokens that are read again.
     """
-    mem_len, ext_len = implementation.mem_len, declared(implementation, "ext_len")
+    mem_len, ext_len = require_mem_len(implementation), declared(implementation, "ext_len")
     # Where places are counted from a segment's end, what is computed from them depends on it.
     layers = slice(None if declared(implementation, "encodes_distances") else 1)
     enough = min(LONGEST, mem_len + ext_len + 1)  # for something to be forgotten

@@ -81,7 +81,7 @@ class TorchModule:
         *,
         vocab_size: int,
         n_layer: int,
-        mem_len: int,
+        mem_len: int | None,
         window: int | None = None,
         nll: Callable[[Tensor, Tensor, State], tuple[Tensor, State]] | None = None,
         memory: Callable[[State], Tensor] | None = None,

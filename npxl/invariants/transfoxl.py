@@ -143,6 +143,8 @@ def transfoxl(
             config_from_transfoxl({**config.to_dict(), "same_length": False, "mem_len": length}),
             attn_window=window,
             initial_memory=initial_memory,
+            dropout=0.0,
+            dropatt=0.0,  # its masks are torch's
         )
         theirs = {name: value.numpy() for name, value in model.state_dict().items()}
         params = Params(TransformerXL.parameter_shapes(ours), dtype=np.float64)

@@ -134,9 +134,17 @@ class LSTM(SegmentModel):
             dropouts.append(dropout)
         return h, [cache.state for cache in caches], LSTMStackCache(dropouts, caches)
 
+    def layer_inputs(self, states: list[Array], cache: LSTMStackCache) -> list[Array]:
+        """What each layer read, n_layer arrays [B, q, d], after dropout."""
+        return [layer.x.swapaxes(0, 1) for layer in cache.layers]
+
     def next_memory(self, memory: Memory, states: list[Array]) -> Memory:
         """The states [B, 2, d] of all layers; of what was before there is nothing to add."""
         return Memory(np.stack(states))
+
+    def writes_memory(self, name: str) -> bool:
+        """Whether it has a part in a layer's state: all but the output's."""
+        return not name.startswith("softmax.")
 
     def stack_backward(self, d_hidden: Array, cache: LSTMStackCache, grads: Params) -> Array:
         """The gradient of the embeddings [B, q, d]; adds parameter gradients to `grads`."""

@@ -205,8 +205,16 @@ class SegmentModel(ABC):
         """
 
     @abstractmethod
+    def layer_inputs(self, states: list[Array], cache: Any) -> list[Array]:
+        """What each layer read, n_layer arrays [B, q, d], when `stack_forward` returned these."""
+
+    @abstractmethod
     def next_memory(self, memory: Memory, states: list[Array]) -> Memory:
         """The memory for the next segment, after one of which `stack_forward` returned states."""
+
+    @abstractmethod
+    def writes_memory(self, name: str) -> bool:
+        """Whether a tensor has a part in what a segment leaves to the next one."""
 
     def stack_read(self, embedded: Array, memory: Memory, n_last: int) -> tuple[Array, list[Array]]:
         """What `stack_forward` returns for the last n_last positions, without dropout and cache."""

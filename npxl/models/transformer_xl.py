@@ -136,9 +136,23 @@ class TransformerXL(SegmentModel):
         h, hidden_dropout = dropout_forward(h, self.config.dropout, site_of(key, "hidden"))
         return h, states, TransformerXLCache(embedding_dropout, caches, hidden_dropout)
 
+    def layer_inputs(self, states: list[Array], cache: TransformerXLCache) -> list[Array]:
+        """What each layer read, without places: the states to cache."""
+        return states
+
     def next_memory(self, memory: Memory, states: list[Array]) -> Memory:
         """The last mem_len positions of what was remembered and what has been read."""
         return memory.updated(states, self.config.mem_len, self.config.ext_len)
+
+    def writes_memory(self, name: str) -> bool:
+        """Whether it has a part in what a layer reads: all but the last layer's and the output's.
+
+        Biases u and v that layers share have one if there are several.
+        """
+        part, *rest = name.split(".")
+        if part == "layers":
+            return int(rest[0]) < self.config.n_layer - 1
+        return part == "embedding" or (part == "attention" and self.config.n_layer > 1)
 
     def stack_read(self, embedded: Array, memory: Memory, n_last: int) -> tuple[Array, list[Array]]:
         """What `stack_forward` returns for the last n_last positions, without dropout and cache.

@@ -5,6 +5,7 @@ After every segment, what was read piece by piece is held against full recomputa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,12 +113,13 @@ class StreamMachine(RuleBasedStateMachine):
         """Whether every token saw all that its window shows it, in every segment."""
         if not declared(self.first, "encodes_distances"):
             return False
-        shortest = min(implementation.mem_len for implementation, _ in self.segments)
+        limits = [each.mem_len for each, _ in self.segments if each.mem_len is not None]
+        shortest = min(limits, default=math.inf)
         windows = {implementation.window for implementation, _ in self.segments}
         if windows != {self.first.window}:
             return False
         window = self.first.window
-        if window is not None and window <= min(shortest, self.first.mem_len) + 1:
+        if window is not None and window <= shortest + 1:
             return True
         is_empty = declared(self.first, "initial_memory") == "empty"
         last = self.segments[-1][1]

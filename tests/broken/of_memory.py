@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "a query sees one key more than its window",
         "window",
-        "config.transformer_xl:ModelConfig.window",
+        "config.base:LanguageModelConfig.window",
         "return n_keys if self.attn_window is None else self.attn_window",
         "return n_keys if self.attn_window is None else self.attn_window + 1",
         ("check_window", "check_exact_reach"),
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "the furthest key of the window is hidden",
         "window",
-        "config.transformer_xl:ModelConfig.window",
+        "config.base:LanguageModelConfig.window",
         "return n_keys if self.attn_window is None else self.attn_window",
         "return n_keys if self.attn_window is None else max(1, self.attn_window - 1)",
         ("check_window", "check_exact_reach"),
