@@ -50,7 +50,9 @@ OF_NO_MODEL = {
 }  # fmt: skip
 """Sources of docs/known_faults.md whose faults a model's scores and gradients cannot show."""
 
-SETTINGS = list({(str(m.options), m.reads): (m.options, m.reads) for m in MUTANTS}.values())
+SETTINGS = list({
+    (str(m.options), m.reads, m.architecture): (m.options, m.reads, m.architecture) for m in MUTANTS
+}.values())  # fmt: skip
 
 each_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 
@@ -106,9 +108,9 @@ def test_the_page_is_what_the_checks_say(mutant):
     assert noticing(mutant) == said()[mutant.name]
 
 
-@pytest.mark.parametrize(("options", "reads"), SETTINGS)
-def test_the_same_models_without_a_fault_pass_every_check(options, reads):
-    model = implementation(Copy(None), options, reads)
+@pytest.mark.parametrize(("options", "reads", "architecture"), SETTINGS)
+def test_the_same_models_without_a_fault_pass_every_check(options, reads, architecture):
+    model = implementation(Copy(None), options, reads, architecture)
     for check in CHECKS.values():
         for case in cases(2):
             with suppress(Inapplicable, Vacuous):
@@ -121,7 +123,9 @@ def test_the_same_models_without_a_fault_pass_every_check(options, reads):
 class Untruncated(NpxlModel):
     """Gradients that go on into earlier segments: differences, with memory computed anew."""
 
-    memory = select = None  # of states that are a memory, and what it was computed from
+    memory = select = embeddings = (
+        None  # of states that are a memory, and what it was computed from
+    )
 
     def start(self, batch_size):
         return super().start(batch_size), ()
@@ -147,9 +151,15 @@ class Untruncated(NpxlModel):
         }
 
 
-def test_a_gradient_that_goes_on_into_memory_is_noticed():
-    small = dict(vocab_size=3, n_layer=1, n_head=1, d_head=2, d_inner=2)
-    model = Untruncated(implementation(Copy(None), small).model)
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("transformer_xl", dict(vocab_size=3, n_layer=1, n_head=1, d_head=2, d_inner=2)),
+        ("lstm", dict(vocab_size=3, n_layer=1, d_model=3)),
+    ],
+)
+def test_a_gradient_that_goes_on_into_memory_is_noticed(architecture, options):
+    model = Untruncated(implementation(Copy(None), options, architecture=architecture).model)
     found = caught(CHECKS["check_stop_gradient"], model, FIRST)
     assert "memory computed anew" in found.found
 

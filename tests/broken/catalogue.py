@@ -7,10 +7,10 @@ from typing import Any
 
 from support import model_for
 
-from broken import of_attention, of_dropout, of_layers, of_memory, of_reading
+from broken import of_attention, of_dropout, of_layers, of_lstm, of_memory, of_reading
 from broken.copies import Copy
 from broken.mutant import Mutant
-from npxl import ModelConfig
+from npxl.config import config_of
 
 MUTANTS: tuple[Mutant, ...] = (
     *of_memory.MUTANTS,
@@ -18,6 +18,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_layers.MUTANTS,
     *of_dropout.MUTANTS,
     *of_reading.MUTANTS,
+    *of_lstm.MUTANTS,
 )
 
 KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -52,6 +53,16 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "check_segmentation_invariance",
         ),
     ),
+    "recurrence": (
+        "what an LSTM hands on from step to step",
+        (
+            "check_reference",
+            "check_segmentation_invariance",
+            "check_incremental",
+            "check_exact_reach",
+            "check_memory_is_constant",
+        ),
+    ),
     "numerics": (
         "precision and range",
         ("check_reference", "check_large_scores", "check_determinism"),
@@ -73,6 +84,7 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "check_dropout_gradients",
             "check_determinism",
             "check_attention_averages",
+            "check_reference",
         ),
     ),
     "batch": (
@@ -93,16 +105,24 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """What can be wrong, and the checks that name it."""
 
-ORDINARY: Mapping[str, Any] = dict(
-    vocab_size=7, n_layer=2, n_head=2, d_model=4, d_head=3, d_inner=5, mem_len=4, attn_window=5,
-)  # fmt: skip
+ORDINARY: Mapping[str, Mapping[str, Any]] = {
+    "transformer_xl": dict(
+        vocab_size=7, n_layer=2, n_head=2, d_model=4, d_head=3, d_inner=5, mem_len=4, attn_window=5,
+    ),
+    "lstm": dict(vocab_size=7, n_layer=2, d_model=4),
+}  # fmt: skip
 """Of the model that is broken: so small that a check takes milliseconds."""
 
 
-def implementation(package: Copy, options: Mapping[str, Any] = {}, reads: str = "NpxlModel") -> Any:
+def implementation(
+    package: Copy,
+    options: Mapping[str, Any] = {},
+    reads: str = "NpxlModel",
+    architecture: str = "transformer_xl",
+) -> Any:
     """A model of this copy of npxl as the checks take it, in float64; seed and shapes are fixed."""
-    config = {**ORDINARY, **options}
-    params = model_for(ModelConfig(**config)).params
-    own_config = package["npxl.config"].ModelConfig(**config)
-    model = package["npxl.models.transformer_xl"].TransformerXL(own_config, params=params)
-    return getattr(package["npxl.invariants.adapters"], reads)(model)
+    values = {**ORDINARY[architecture], **options}
+    params = model_for(config_of(architecture, values)).params
+    own_config = package["npxl.config"].config_of(architecture, values)
+    kind = package["npxl.models.architectures"].model_class(own_config)
+    return getattr(package["npxl.invariants.adapters"], reads)(kind(own_config, params=params))

@@ -39,4 +39,4 @@ def caught(check: Check[Any], model: Any, n_cases: int) -> InvariantBroken | Non
 
 def broken_model(mutant: Mutant) -> Any:
     """The model with the fault, as the checks take it."""
-    return implementation(mutant.package(), mutant.options, mutant.reads)
+    return implementation(mutant.package(), mutant.options, mutant.reads, mutant.architecture)

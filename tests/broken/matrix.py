@@ -35,8 +35,8 @@ that is imported, which stays as it is.
 Below is what all checks say of all of them, given the first {examples} of a fixed sequence of
 examples. What is **bold** is what the test demands, within the first {first}. A check that is not
 named was content, or does not apply to that model, or the model raised an error of its own.
-`check_reference` knows what a Transformer-XL computes; the others, made for anybody's, know what
-none may do.
+`check_reference` knows what a Transformer-XL or an LSTM computes; the others, made for anybody's,
+know what none may do.
 
 No right model is accused: [`tests/test_testing.py`](../tests/test_testing.py) gives models of
 all configurations to all checks, twenty examples of each in the tests and any number on request:

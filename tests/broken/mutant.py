@@ -30,11 +30,13 @@ class Mutant:
     caught_by
         Checks each of which has to find it in its first few examples.
     options
-        Of `ModelConfig`, where the fault does not show in the ordinary one.
+        Of the configuration, where the fault does not show in the ordinary one.
     known_as
         Sources of docs/known_faults.md where somebody reported this fault.
     reads
         How the broken model is read: by forward and backward, or by its reader.
+    architecture
+        Which kind of model is broken.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Mutant:
     options: Mapping[str, Any] = field(default_factory=dict)
     known_as: tuple[str, ...] = ()
     reads: str = "NpxlModel"
+    architecture: str = "transformer_xl"
 
     @property
     def module(self) -> str:
