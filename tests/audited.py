@@ -2,8 +2,8 @@
 
 import pytest
 
-from npxl import ModelConfig
 from npxl.audit.frame import Subject
+from npxl.config import config_of
 
 CONFIGS = {
     "default": {},
@@ -17,7 +17,14 @@ CONFIGS = {
     "shaw": dict(attn_type="shaw", clamp_len=90, mem_len=30, attn_window=31),
     "vaswani": dict(attn_type="vaswani", mem_len=30),
     "al-rfou": dict(attn_type="al-rfou", clamp_len=90, pre_lnorm=True, ext_len=2),
+    "vanilla": dict(attn_type="al-rfou", clamp_len=127, mem_len=0, pre_lnorm=True, dropout=0.1),
+    "lstm": dict(architecture="lstm", n_layer=3, dropout=0.1),
+    "lstm of clusters": dict(
+        architecture="lstm", n_layer=1, vocab_size=999, cutoffs=(40, 300), div_val=2,
+        tie_projs=(False, True, True),
+    ),
 }  # fmt: skip
+LSTM = CONFIGS["lstm"]
 
 every_config = pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
 
@@ -25,7 +32,8 @@ every_config = pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
 def rows_of(section, name, options=None, seed=0):
     """The rows of one check, by name."""
     (check,) = (check for check in section.checks if check.name == name)
-    subject = Subject(ModelConfig(**(options or {})), seed)
+    options = {"architecture": "transformer_xl", **(options or {})}
+    subject = Subject(config_of(options.pop("architecture"), options), seed)
     return {result.name: result for result in check.run(subject, lambda done, total: None)}
 
 

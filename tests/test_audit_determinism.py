@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from audited import every_config, rows_of, wrong_rows
+from audited import LSTM, every_config, rows_of, wrong_rows
 
 import npxl.training.loop as loop
 import npxl.training.run as run_module
-from npxl import MaskKey, TransformerXL
+from npxl import MaskKey
 from npxl.audit.sections import determinism
 from npxl.audit.sections.determinism import DETERMINISM
+from npxl.models.architectures import model_class
 from npxl.models.files import load_model
+from npxl.models.segment_model import SegmentModel
 
 
 @every_config
@@ -31,10 +33,10 @@ def masks_of_no_seed(monkeypatch):
 def one_seed_for_all(monkeypatch):
     monkeypatch.setattr(loop, "MaskKey", lambda seed, step: MaskKey(0, step))
 
-    def other(config, seed, dtype):
-        return TransformerXL(config, 0, dtype)
+    def class_of(config):
+        return lambda config, seed, dtype: model_class(config)(config, 0, dtype)
 
-    monkeypatch.setattr(run_module, "model_class", lambda config: other)
+    monkeypatch.setattr(run_module, "model_class", class_of)
 
 
 def moments_are_not_restored(monkeypatch):
@@ -47,13 +49,13 @@ def nothing_crashes(monkeypatch):
 
 def masks_by_place(monkeypatch):
     """A stream's masks are those of its row in whatever batch it is in."""
-    forward = TransformerXL.forward
+    forward = SegmentModel.forward
 
     def other(self, inputs, targets, memory, rng=None, embedded=None):
         rng = None if rng is None else rng._replace(first_stream=0)
         return forward(self, inputs, targets, memory, rng, embedded)
 
-    monkeypatch.setattr(TransformerXL, "forward", other)
+    monkeypatch.setattr(SegmentModel, "forward", other)
     site = MaskKey.site
     monkeypatch.setattr(
         MaskKey, "site", lambda self, name: site(self._replace(first_stream=0), name)
@@ -67,7 +69,7 @@ def masks_of_no_step(monkeypatch):
 
 def calls_count(monkeypatch):
     """Every pass leaves something behind that the next one reads."""
-    forward, backward, count = TransformerXL.forward, TransformerXL.backward, itertools.count()
+    forward, backward, count = SegmentModel.forward, SegmentModel.backward, itertools.count()
 
     def other_forward(self, *arguments):
         fwd = forward(self, *arguments)
@@ -81,13 +83,13 @@ def calls_count(monkeypatch):
         grads.flat += 1e-6 * next(count)
         return grads
 
-    monkeypatch.setattr(TransformerXL, "forward", other_forward)
-    monkeypatch.setattr(TransformerXL, "backward", other_backward)
+    monkeypatch.setattr(SegmentModel, "forward", other_forward)
+    monkeypatch.setattr(SegmentModel, "backward", other_backward)
 
 
 def nothing_a_number_again(monkeypatch):
     """After the first pass, losses and a gradient that are not numbers."""
-    forward, backward, count = TransformerXL.forward, TransformerXL.backward, itertools.count()
+    forward, backward, count = SegmentModel.forward, SegmentModel.backward, itertools.count()
 
     def other_forward(self, *arguments):
         fwd = forward(self, *arguments)
@@ -99,13 +101,13 @@ def nothing_a_number_again(monkeypatch):
             grads.flat[-1] = np.nan
         return grads
 
-    monkeypatch.setattr(TransformerXL, "forward", other_forward)
-    monkeypatch.setattr(TransformerXL, "backward", other_backward)
+    monkeypatch.setattr(SegmentModel, "forward", other_forward)
+    monkeypatch.setattr(SegmentModel, "backward", other_backward)
 
 
 def passes_write(monkeypatch):
     """Into parameters and into memory."""
-    forward = TransformerXL.forward
+    forward = SegmentModel.forward
 
     def other(self, inputs, targets, memory, *arguments):
         fwd = forward(self, inputs, targets, memory, *arguments)
@@ -114,7 +116,7 @@ def passes_write(monkeypatch):
         memory.states[...] += 1
         return fwd
 
-    monkeypatch.setattr(TransformerXL, "forward", other)
+    monkeypatch.setattr(SegmentModel, "forward", other)
 
 
 def loaded_wrongly(monkeypatch):
@@ -152,10 +154,11 @@ BROKEN = [
 ]
 
 
+@pytest.mark.parametrize("options", [{}, LSTM], ids=["transformer-xl", "lstm"])
 @pytest.mark.parametrize(("check", "row", "break_it"), BROKEN)
-def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, break_it):
+def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, break_it, options):
     break_it(monkeypatch)
-    assert not rows_of(DETERMINISM, check)[row].passed
+    assert not rows_of(DETERMINISM, check, options)[row].passed
 
 
 def test_a_signal_stops_the_audit_and_not_a_training_alone(monkeypatch):
@@ -170,10 +173,11 @@ def test_a_signal_stops_the_audit_and_not_a_training_alone(monkeypatch):
         rows_of(DETERMINISM, "same-seed")
 
 
-def test_every_row_is_broken_by_something():
+@pytest.mark.parametrize("options", [{}, LSTM], ids=["transformer-xl", "lstm"])
+def test_every_row_is_broken_by_something(options):
     named = {
         (check.name, row)
         for check in DETERMINISM.checks
-        for row in rows_of(DETERMINISM, check.name)
+        for row in rows_of(DETERMINISM, check.name, options)
     }
     assert named == {(check, row) for check, row, _ in BROKEN}

@@ -7,13 +7,16 @@ from dataclasses import replace
 import numba
 import numpy as np
 import pytest
-from audited import draw_all, every_config, rows_of, wrong_rows
+from audited import LSTM, draw_all, every_config, rows_of, wrong_rows
 
+import npxl
 import npxl.layers.attention as attention_module
 import npxl.layers.content_attention as content_module
 import npxl.layers.feed_forward as feed_forward_module
 import npxl.layers.layer_norm as layer_norm_module
+import npxl.layers.lstm as lstm_module
 import npxl.layers.softmax as softmax_module
+import npxl.models.lstm as lstm_model_module
 import npxl.models.one_token as one_token_module
 import npxl.models.segment_model as ends_module
 import npxl.models.transformer_xl as model_module
@@ -23,7 +26,9 @@ from npxl.audit.sections import numerics, precision
 from npxl.audit.sections.numerics import NUMERICS
 from npxl.audit.twins import beside_their_twins
 from npxl.layers.positions import sinusoid
+from npxl.models.lstm import LSTMReader
 from npxl.models.reading import TransformerXLReader
+from npxl.models.segment_model import SegmentModel
 
 compiled = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -50,9 +55,20 @@ def coarse_products(monkeypatch):
     monkeypatch.setattr(feed_forward_module, "linear_forward", lambda *of: coarse(linear(*of)))
 
 
-def worse_and_worse(monkeypatch):
+def coarse_steps(monkeypatch):
+    """An LSTM's hidden states, in the last step of a segment."""
+    right = lstm_module.lstm_steps_forward
+
+    def other(gates, w_h_t, hidden, cells, squashed):
+        right(gates, w_h_t, hidden, cells, squashed)
+        hidden[-1] = coarse(hidden[-1])
+
+    monkeypatch.setattr(lstm_module, "lstm_steps_forward", other)
+
+
+def worse_and_worse(monkeypatch, model=TransformerXL):
     """An error that grows as the square of the segments that were read."""
-    stack_forward, count = TransformerXL.stack_forward, itertools.count(1)
+    stack_forward, count = model.stack_forward, itertools.count(1)
 
     def other(self, *arguments):
         hidden, states, cache = stack_forward(self, *arguments)
@@ -62,7 +78,11 @@ def worse_and_worse(monkeypatch):
             states = [state * np.float32(1 + 1e-7 * n * n) for state in states]
         return hidden, states, cache
 
-    monkeypatch.setattr(TransformerXL, "stack_forward", other)
+    monkeypatch.setattr(model, "stack_forward", other)
+
+
+def an_lstm_that_is_worse_and_worse(monkeypatch):
+    worse_and_worse(monkeypatch, npxl.LSTM)
 
 
 def another_kernel(module, name, output, factor=1 + 1e-3):
@@ -122,6 +142,28 @@ def attention_without_its_largest(monkeypatch):
         monkeypatch.setattr(module, "attend_forward", other)
 
 
+def gates_that_overflow(monkeypatch):
+    """σ(a) as the quotient of two numbers that have no room."""
+    right = lstm_module.lstm_steps_forward
+
+    def other(gates, w_h_t, hidden, cells, squashed):
+        overflow = np.exp(np.abs(gates)).max()
+        right(gates, w_h_t, hidden, cells, squashed)
+        hidden[1:] *= overflow / overflow
+
+    monkeypatch.setattr(lstm_module, "lstm_steps_forward", other)
+
+
+def another_state(monkeypatch):
+    """Of which every number is a little more, in both passes."""
+    right = lstm_model_module.lstm_forward
+
+    def other(x, state, *rest):
+        return right(x, state + 1e-9, *rest)
+
+    monkeypatch.setattr(lstm_model_module, "lstm_forward", other)
+
+
 def worse_exp(monkeypatch):
     right = numerics._exp_of_each
 
@@ -144,7 +186,7 @@ def exp_of_everything_is_a_number(monkeypatch):
 
 def not_a_number_once(monkeypatch):
     """What the second segment returns, but not its memory."""
-    forward, log_probs = TransformerXL.forward, TransformerXL.log_probs
+    forward, log_probs = SegmentModel.forward, SegmentModel.log_probs
     forwards, reads = itertools.count(), itertools.count()
 
     def other_forward(self, *arguments):
@@ -155,20 +197,20 @@ def not_a_number_once(monkeypatch):
         log_p, memory = log_probs(self, *arguments)
         return (log_p * np.nan if next(reads) == 1 else log_p), memory
 
-    monkeypatch.setattr(TransformerXL, "forward", other_forward)
-    monkeypatch.setattr(TransformerXL, "log_probs", other_log_probs)
+    monkeypatch.setattr(SegmentModel, "forward", other_forward)
+    monkeypatch.setattr(SegmentModel, "log_probs", other_log_probs)
 
 
 def one_gradient_is_not_a_number(monkeypatch):
     """Neither the first tensor's nor the last one's."""
-    backward = TransformerXL.backward
+    backward = SegmentModel.backward
 
     def other(self, *arguments):
         grads = backward(self, *arguments)
-        grads["attention.u"][...] = np.nan
+        grads[list(grads)[len(grads) // 2]][...] = np.nan
         return grads
 
-    monkeypatch.setattr(TransformerXL, "backward", other)
+    monkeypatch.setattr(SegmentModel, "backward", other)
 
 
 def nothing_a_number(owner, name):
@@ -202,16 +244,43 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("check", "row", "break_it"), BROKEN)
-def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, break_it):
+BROKEN_LSTM = [
+    ("precision", "layer 1", coarse_steps),
+    ("precision", "layer 3", an_lstm_that_is_worse_and_worse),
+    ("precision", "log-probabilities", coarse_steps),
+    ("precision", "gradients", one_gradient_is_not_a_number),
+    ("reference", "losses", another_state),
+    ("reference", "log-probabilities", another_state),
+    ("reference", "memory", another_state),
+    ("long-memory", "log-probabilities", an_lstm_that_is_worse_and_worse),
+    ("long-memory", "by the reader", a_little_more(LSTMReader, "log_probs")),
+    ("long-memory", "sum of probabilities", a_little_more(ends_module, "adaptive_log_softmax")),
+    ("extreme", "logits in float64", softmax_without_its_largest),
+    ("extreme", "logits in float32", softmax_without_its_largest),
+    ("extreme", "gates in float64", gates_that_overflow),
+    ("extreme", "gates in float32", gates_that_overflow),
+    ("exp", "float32", worse_exp),
+    ("exp", "float64", worse_exp),
+    ("exp", "beyond its range", exp_of_everything_is_a_number),
+]
+OF_KINDS = [({}, BROKEN), (LSTM, BROKEN_LSTM)]
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "row", "break_it"),
+    [(options, *each) for options, broken in OF_KINDS for each in broken],
+)
+def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, options, check, row, break_it):
     break_it(monkeypatch)
-    assert not rows_of(NUMERICS, check)[row].passed
+    assert not rows_of(NUMERICS, check, options)[row].passed
 
 
 @compiled
 @pytest.mark.parametrize(
     ("module", "name", "output"),
     [
+        (lstm_module, "lstm_steps_forward", 2),
+        (lstm_module, "lstm_steps_backward", -1),
         (layer_norm_module, "layer_norm_rows_forward", 4),
         (layer_norm_module, "layer_norm_rows_backward", 5),
         (attention_module, "relative_attention_heads_forward", 10),
@@ -224,7 +293,8 @@ def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, b
 )
 def test_a_kernel_that_is_not_what_its_source_says(monkeypatch, module, name, output):
     another_kernel(module, name, output)(monkeypatch)
-    rows = rows_of(NUMERICS, "compiled", dict(pre_lnorm=name == "normalize_one"))
+    options = LSTM if module is lstm_module else dict(pre_lnorm=name == "normalize_one")
+    rows = rows_of(NUMERICS, "compiled", options)
     assert [row for row, result in rows.items() if not result.passed] == [name]
     assert rows[name].figures["float32"].value > 1e-5
 
@@ -235,15 +305,16 @@ def test_a_kernel_that_writes_what_is_not_a_number(monkeypatch):
     assert not rows_of(NUMERICS, "compiled")["adam_update"].passed
 
 
-def test_every_row_is_broken_by_something():
+@pytest.mark.parametrize(("options", "broken"), OF_KINDS)
+def test_every_row_is_broken_by_something(options, broken):
     named = {
         (check.name, row)
         for check in NUMERICS.checks
         if check.name != "compiled"
-        for row in rows_of(NUMERICS, check.name)
-        if not row.startswith("layer")
+        for row, result in rows_of(NUMERICS, check.name, options).items()
+        if result.applies and not row.startswith("layer")
     }
-    assert named <= {(check, row) for check, row, _ in BROKEN}
+    assert named <= {(check, row) for check, row, _ in broken}
 
 
 @pytest.mark.parametrize(

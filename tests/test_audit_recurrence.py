@@ -4,15 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
-from audited import draw_all, every_config, rows_of, wrong_rows
+from audited import LSTM, draw_all, every_config, rows_of, wrong_rows
 
+import npxl
 import npxl.models.transformer_xl as model_module
 from npxl import Memory, ModelConfig, TransformerXL
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
 from npxl.audit.sections.recurrence import RECURRENCE
 from npxl.inference import evaluation
 from npxl.layers.positions import sinusoid
+from npxl.models.lstm import LSTMReader
 from npxl.models.reading import TransformerXLReader
+from npxl.models.segment_model import SegmentModel
 
 
 @every_config
@@ -86,7 +89,7 @@ def clamp(change):
 early, never = clamp(lambda clamp_len: max(0, clamp_len - 1)), clamp(lambda clamp_len: None)
 
 
-def scores(change, owner=TransformerXL, name="log_probs"):
+def scores(change, owner=SegmentModel, name="log_probs"):
     """What reads returns something else."""
     other = after(getattr(owner, name), change)
     return lambda monkeypatch: monkeypatch.setattr(owner, name, other)
@@ -118,14 +121,14 @@ def begins_with_zeros(monkeypatch):
 
 
 def alone_it_forgets(monkeypatch):
-    log_probs = TransformerXL.log_probs
+    log_probs = SegmentModel.log_probs
 
     def other(self, inputs, memory):
         if inputs.shape[1] == 1:
             memory = self.init_memory(len(inputs))
         return log_probs(self, inputs, memory)
 
-    monkeypatch.setattr(TransformerXL, "log_probs", other)
+    monkeypatch.setattr(SegmentModel, "log_probs", other)
 
 
 def selected_in_reverse(monkeypatch):
@@ -136,6 +139,25 @@ def selected_in_reverse(monkeypatch):
 def too_short_a_warm_up(monkeypatch):
     right = evaluation.warm_up_segments
     monkeypatch.setattr(evaluation, "warm_up_segments", lambda *of: right(*of) - 1)
+
+
+def no_warm_up(monkeypatch):
+    """For an LSTM, which is never warm."""
+    monkeypatch.setattr(evaluation, "warm_up_segments", lambda *of: 1)
+
+
+def state_that_fades(monkeypatch):
+    """By a little, wherever a text is cut."""
+    right = npxl.LSTM.next_memory
+    other = after(right, lambda memory, *of: Memory(memory.states * (1 - 1e-6)))
+    monkeypatch.setattr(npxl.LSTM, "next_memory", other)
+
+
+def state_that_is_forgotten(monkeypatch):
+    right = npxl.LSTM.next_memory
+    monkeypatch.setattr(
+        npxl.LSTM, "next_memory", after(right, lambda memory, *of: Memory(memory.states * 0))
+    )
 
 
 def a_little_more(result, *arguments):
@@ -149,6 +171,7 @@ def not_a_number(result, *arguments):
 PLACES = dict(attn_type="vaswani")
 later_scores = scores(_of_the_next)
 of_the_reader = scores(a_little_more, TransformerXLReader)
+of_an_lstms_reader = scores(a_little_more, LSTMReader)
 
 BROKEN = [
     ("segmentation", "however a text is cut", one_less, {}),
@@ -180,6 +203,19 @@ BROKEN = [
     ("reader", "losses", scores(not_a_number, TransformerXLReader, "score"), {}),
     ("evaluation", "4 streams, 1 workers", too_short_a_warm_up, {}),
     ("evaluation", "3 streams, 2 workers", too_short_a_warm_up, {}),
+    ("segmentation", "however a text is cut", state_that_fades, LSTM),
+    ("reach-as-configured", "layer 1", state_that_is_forgotten, LSTM),
+    ("reach-as-configured", "layer 3", state_that_is_forgotten, LSTM),
+    ("causality", "as configured", later_scores, LSTM),
+    ("memory", "nothing writes into it", scores(_of_the_call), LSTM),
+    ("incremental", "token by token", alone_it_forgets, LSTM),
+    ("incremental", "what generation says", of_an_lstms_reader, LSTM),
+    ("streams", "side by side, in any order", scores(_of_the_others), LSTM),
+    ("streams", "some go on", selected_in_reverse, LSTM),
+    ("reader", "log-probabilities", of_an_lstms_reader, LSTM),
+    ("reader", "losses", scores(a_little_more, LSTMReader, "score"), LSTM),
+    ("evaluation", "4 streams, 1 workers", no_warm_up, LSTM),
+    ("evaluation", "3 streams, 2 workers", no_warm_up, LSTM),
 ]
 
 
@@ -189,15 +225,38 @@ def test_a_row_is_wrong_where_what_it_names_is_broken(monkeypatch, check, row, b
     assert not rows_of(RECURRENCE, check, options)[row].passed
 
 
-def test_every_row_is_broken_by_something():
+@pytest.mark.parametrize(
+    "kinds", [[{}, PLACES], [LSTM]], ids=["transformer-xl", "lstm"]
+)  # fmt: skip
+def test_every_row_is_broken_by_something(kinds):
     named = {
         (check.name, row)
         for check in RECURRENCE.checks
-        for options in ({}, PLACES)
+        for options in kinds
         for row, result in rows_of(RECURRENCE, check.name, options).items()
         if result.applies and not row.startswith("layer")
     }
-    assert named <= {(check, row) for check, row, *_ in BROKEN}
+    assert named <= {(check, row) for check, row, _, options in BROKEN if options in kinds}
+
+
+def test_what_an_lstm_has_not_is_said():
+    nothing = {
+        f"{check.name}: {row}"
+        for check in RECURRENCE.checks
+        for row, result in rows_of(RECURRENCE, check.name, LSTM).items()
+        if not result.applies
+    }
+    assert nothing == {
+        "segmentation: with tokens that are read again",
+        "segmentation: one key more notices a cut",
+        "reach: layer 1",
+        "causality: without memory",
+        "causality: a window of one key",
+        "shift: behind other tokens",
+        "clamp: no key beyond C",
+        "memory: what is kept",
+        "memory: how it begins",
+    }
 
 
 @pytest.mark.parametrize("attn_window", [5, None])

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from npxl import IGNORE, ModelConfig, TransformerXL
+from npxl import IGNORE, LSTM, LSTMConfig, ModelConfig, TransformerXL
 from npxl.audit import audit
-from npxl.audit.sections import adjoint, zeros
+from npxl.audit.sections import adjoint, adjoint_lstm, zeros
+from npxl.layers import lstm as lstm_layer
 from npxl.models import decoder_layer, segment_model, transformer_xl
+from npxl.models import lstm as lstm_model
 
 PLAIN = ModelConfig(vocab_size=9)
 CLUSTERS = ModelConfig(
@@ -14,6 +16,7 @@ CLUSTERS = ModelConfig(
     attn_window=4,
 )  # fmt: skip
 WINDOW = ModelConfig(vocab_size=9, attn_window=4, mem_len=10)
+RECURRENT = LSTMConfig(vocab_size=9)
 
 
 def wrong_rows(config, check):
@@ -34,6 +37,12 @@ def wrong_rows(config, check):
         ModelConfig(attn_type="shaw", clamp_len=3, tie_weight=False),
         ModelConfig(attn_type="al-rfou", clamp_len=300, n_layer=1, initial_memory="zeros"),
         ModelConfig(attn_type="vaswani", ext_len=2, mem_len=0, untie_r=False, dropatt=0.1),
+        ModelConfig(attn_type="al-rfou", clamp_len=127, mem_len=0, pre_lnorm=True),
+        RECURRENT,
+        LSTMConfig(n_layer=1, tie_weight=False, dropout=0.1),
+        LSTMConfig(
+            vocab_size=90, n_layer=3, cutoffs=(20, 50), div_val=2, tie_projs=(False, True, True)
+        ),
     ],
 )
 def test_the_structure_of_many_forms(config):
@@ -56,7 +65,7 @@ def flipped(function, place):
     def wrong(*arguments, **options):
         if place == "return":
             result = function(*arguments, **options)
-            result.reshape(-1)[0] += 1e-9
+            result.flat[0] += 1e-9
             return result
         if isinstance(place, tuple):  # one array of several that are returned
             results = function(*arguments, **options)
@@ -107,10 +116,15 @@ def flipped(function, place):
          "logits of cluster 1's projection"),
         ("adaptive_softmax_backward", lambda d, c, w, g: g[2].outputs[0].bias, CLUSTERS,
          "logits of cluster 2's biases"),
+        ("lstm_backward", "return", RECURRENT, "LSTM's W x of x and of W"),
+        ("lstm_backward", lambda dy, c, w, g: g.w_x, RECURRENT, "LSTM's W x of x and of W"),
+        ("lstm_backward", lambda dy, c, w, g: g.w_h, RECURRENT, "LSTM's W h of W"),
+        ("lstm_backward", lambda dy, c, w, g: g.bias, RECURRENT, "LSTM's bias"),
     ],
 )  # fmt: skip
 def test_one_wrong_entry_of_a_transpose_is_named(monkeypatch, function, place, config, row):
-    right = getattr(adjoint, function)
+    module = adjoint_lstm if config is RECURRENT else adjoint
+    right = getattr(module, function)
 
     def guarded(*arguments, **options):
         longest = len(arguments) + len(options)
@@ -118,8 +132,30 @@ def test_one_wrong_entry_of_a_transpose_is_named(monkeypatch, function, place, c
             return right(*arguments, **options)
         return flipped(right, place)(*arguments, **options)
 
-    monkeypatch.setattr(adjoint, function, guarded)
+    monkeypatch.setattr(module, function, guarded)
     assert row in wrong_rows(config, "adjoint")
+
+
+@pytest.mark.parametrize(
+    ("block", "row"),
+    [
+        (0, "LSTM's i ⊙ g of i and of g"),
+        (0, "LSTM's f ⊙ c of c"),
+        (1, "LSTM's f ⊙ c of f"),
+        (2, "LSTM's W h of h"),
+        (3, "LSTM's i ⊙ g of i and of g"),
+    ],
+)
+def test_one_wrong_gate_of_one_step_back_is_named(monkeypatch, block, row):
+    """In the middle of a segment: the gradient of i, f, o or g of one unit."""
+    right = lstm_layer.lstm_steps_backward
+
+    def wrong(d_hidden, gates, cells, squashed, w_h, d_gates):
+        right(d_hidden, gates, cells, squashed, w_h, d_gates)
+        d_gates[2, 1, block * cells.shape[2]] += 1e-9
+
+    monkeypatch.setattr(lstm_layer, "lstm_steps_backward", wrong)
+    assert row in wrong_rows(RECURRENT, "adjoint")
 
 
 def test_a_shift_by_one_is_named(monkeypatch):
@@ -158,6 +194,8 @@ def overwriting(grads_of):
             "embedding.1.projection",
         ),
         (decoder_layer, "relative_attention_backward", lambda a: a[3].u, PLAIN, "attention.u"),
+        (segment_model, "embedding_backward", lambda a: a[3][0].table, RECURRENT,
+         "embedding.weight"),
     ],
 )  # fmt: skip
 def test_a_use_that_is_overwritten_is_named(monkeypatch, module, function, grads_of, config, row):
@@ -165,22 +203,27 @@ def test_a_use_that_is_overwritten_is_named(monkeypatch, module, function, grads
     assert wrong_rows(config, "tied") == {row}
 
 
-def test_a_token_that_counts_once_however_often_it_is_read_is_found_in_sums(monkeypatch):
+each_kind = pytest.mark.parametrize("config", [PLAIN, RECURRENT], ids=["transformer-xl", "lstm"])
+
+
+@each_kind
+def test_a_token_that_counts_once_however_often_it_is_read_is_found_in_sums(monkeypatch, config):
     def wrong(dy, tokens, clusters, grads):
         rows = dy.reshape(-1, dy.shape[-1]) * np.sqrt(dy.shape[-1])
         grads[0].table[tokens.ravel()] += rows  # NumPy adds the last of a repeated token's rows
 
     monkeypatch.setattr(segment_model, "embedding_backward", wrong)
-    assert wrong_rows(PLAIN, "sums") == {"streams"}
+    assert wrong_rows(config, "sums") == {"streams"}
 
 
-def test_a_gradient_that_is_not_linear_in_the_cotangent_is_found_in_sums(monkeypatch):
+@each_kind
+def test_a_gradient_that_is_not_linear_in_the_cotangent_is_found_in_sums(monkeypatch, config):
     right = segment_model.adaptive_softmax_backward
     monkeypatch.setattr(
         segment_model, "adaptive_softmax_backward",
         lambda dnll, *others: right(dnll / (1 + np.abs(dnll).sum()), *others),
     )  # fmt: skip
-    assert "targets" in wrong_rows(PLAIN, "sums")
+    assert "targets" in wrong_rows(config, "sums")
 
 
 # Exact zeros
@@ -221,9 +264,27 @@ def test_memory_beyond_the_window_that_is_read_is_named(monkeypatch):
     assert "memory beyond the window" in wrong_rows(WINDOW, "zeros")
 
 
-def of_stack(change):
+def test_padding_that_is_not_zero_is_named(monkeypatch):
+    right = lstm_model.lstm_forward
+
+    def spilling(x, state, weights, *rest):
+        y, cache = right(x, state, weights, *rest)
+        cache.hidden[1, len(x) :] = 5e-324
+        return y, cache
+
+    monkeypatch.setattr(lstm_model, "lstm_forward", spilling)
+    assert wrong_rows(RECURRENT, "zeros") == {"padding of layer 0", "padding of layer 1"}
+
+
+def test_what_there_is_no_attention_for_is_said():
+    rows = audit(RECURRENT, only=["structure/zeros"])["structure/zeros"]
+    nothing = {name for name, row in rows.items() if not row.applies}
+    assert nothing == {"keys that are masked", "memory beyond the window"}
+
+
+def of_stack(change, kind):
     """A backward pass of all layers that returns something else."""
-    right = TransformerXL.stack_backward
+    right = kind.stack_backward
 
     def wrong(self, *arguments):
         d_embedded = right(self, *arguments)
@@ -245,6 +306,12 @@ def into_other_streams(d):
     d[1:] += 1e-200 * d[:-1]
 
 
+each_class = pytest.mark.parametrize(
+    ("kind", "config"), [(TransformerXL, PLAIN), (LSTM, RECURRENT)], ids=["transformer-xl", "lstm"]
+)
+
+
+@each_class
 @pytest.mark.parametrize(
     ("change", "row"),
     [
@@ -253,12 +320,13 @@ def into_other_streams(d):
         (into_other_streams, "other streams"),
     ],
 )
-def test_a_path_that_must_not_be_there_is_named(monkeypatch, change, row):
-    monkeypatch.setattr(TransformerXL, "stack_backward", of_stack(change))
-    assert row in wrong_rows(PLAIN, "zeros")
+def test_a_path_that_must_not_be_there_is_named(monkeypatch, change, row, kind, config):
+    monkeypatch.setattr(kind, "stack_backward", of_stack(change, kind))
+    assert row in wrong_rows(config, "zeros")
 
 
-def test_targets_to_ignore_that_matter_are_named(monkeypatch):
+@each_kind
+def test_targets_to_ignore_that_matter_are_named(monkeypatch, config):
     forward, backward = (
         getattr(segment_model, f"adaptive_softmax_{way}") for way in ("forward", "backward")
     )
@@ -268,14 +336,14 @@ def test_targets_to_ignore_that_matter_are_named(monkeypatch):
         return np.where(targets == IGNORE, 1.0, nll), cache
 
     monkeypatch.setattr(segment_model, "adaptive_softmax_forward", costing)
-    assert wrong_rows(PLAIN, "zeros") == {"losses of ignored targets"}
+    assert wrong_rows(config, "zeros") == {"losses of ignored targets"}
     monkeypatch.setattr(segment_model, "adaptive_softmax_forward", forward)
 
     def pulling(dnll, cache, *others):
         return backward(dnll, cache, *others) + 1e-50 * dnll[..., None]
 
     monkeypatch.setattr(segment_model, "adaptive_softmax_backward", pulling)
-    assert "cotangents of ignored targets" in wrong_rows(PLAIN, "zeros")
+    assert "cotangents of ignored targets" in wrong_rows(config, "zeros")
 
 
 def test_rows_that_nobody_uses_and_that_change_are_named(monkeypatch):
@@ -291,15 +359,17 @@ def test_rows_that_nobody_uses_and_that_change_are_named(monkeypatch):
     assert wrong_rows(PLAIN, "zeros") == {"rows of symbols that are not read"}
 
 
-def test_dropped_entries_with_a_gradient_are_named(monkeypatch):
-    monkeypatch.setattr(transformer_xl, "dropout_backward", lambda dy, cache: dy)
-    assert wrong_rows(PLAIN, "zeros") == {"dropped entries"}
+@pytest.mark.parametrize(
+    ("module", "config"), [(transformer_xl, PLAIN), (lstm_model, RECURRENT)]
+)  # fmt: skip
+def test_dropped_entries_with_a_gradient_are_named(monkeypatch, module, config):
+    monkeypatch.setattr(module, "dropout_backward", lambda dy, cache: dy)
+    assert wrong_rows(config, "zeros") == {"dropped entries"}
 
 
-def test_zeros_among_zeros_prove_nothing(monkeypatch):
-    monkeypatch.setattr(
-        TransformerXL, "input_gradient", lambda self, fwd, dnll: np.zeros((2, 4, 6))
-    )
-    assert wrong_rows(PLAIN, "zeros") >= {
+@each_class
+def test_zeros_among_zeros_prove_nothing(monkeypatch, kind, config):
+    monkeypatch.setattr(kind, "input_gradient", lambda self, fwd, dnll: np.zeros((2, 4, 6)))
+    assert wrong_rows(config, "zeros") >= {
         "inputs after the scored one", "other streams", "dropped entries"
     }  # fmt: skip

@@ -5,12 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from npxl import Memory, ModelConfig, NpxlError, TransformerXL, reference
+from npxl import LSTM, LSTMConfig, Memory, ModelConfig, NpxlError, reference, reference_lstm
 from npxl.audit import audit, scaling
-from npxl.audit.frame import Trained
+from npxl.audit.frame import Subject, Trained
 from npxl.audit.sections import left_out
+from npxl.config import with_options
+from npxl.models.architectures import model_class
+from npxl.models.segment_model import SegmentModel
 
-CONFIG = ModelConfig(vocab_size=4)
+CONFIG, RECURRENT = ModelConfig(vocab_size=4), LSTMConfig(vocab_size=4)
 SMALLER = {"n_head": 1, "d_model": 4, "d_head": 2, "d_inner": 3, "mem_len": 3}
 
 
@@ -19,6 +22,11 @@ def smaller(monkeypatch):
     """Sooner done."""
     for name, size in SMALLER.items():
         monkeypatch.setitem(scaling._LARGEST, name, size)
+
+
+each_kind = pytest.mark.parametrize(
+    "config", [CONFIG, RECURRENT], ids=["transformer-xl", "lstm"]
+)  # fmt: skip
 
 
 def wrong_rows(config, check):
@@ -37,6 +45,9 @@ def wrong_rows(config, check):
         ModelConfig(vocab_size=4, attn_type="vaswani", attn_window=2, mem_len=2),
         ModelConfig(vocab_size=4, attn_type="al-rfou", clamp_len=2, untie_r=False),
         ModelConfig(vocab_size=4, n_layer=2, mem_len=1),
+        RECURRENT,
+        LSTMConfig(vocab_size=6, n_layer=1, cutoffs=(2, 4), div_val=2, dropout=0.1),
+        LSTMConfig(vocab_size=4, n_layer=2, tie_weight=False),
     ],
 )
 def test_truncation_of_many_forms(config):
@@ -46,15 +57,18 @@ def test_truncation_of_many_forms(config):
     total = rows["all"].figures
     assert 1e-4 < total["left out"].value < 2
     assert 0.3 < total["cosine"].value < 1
-    names = [name for name in rows if name.startswith(f"layers.{report.subject.small.n_layer - 1}")]
-    for name in [*names, "softmax.bias"]:
-        assert rows[name].figures["left out"].value < 1e-12
+    model = report.subject.model()
+    without = {name for name in model.params if not model.writes_memory(name)}
+    assert "softmax.bias" in without
+    for name in model.params:
+        if rows[name].applies:
+            assert (rows[name].figures["left out"].value < 1e-12) == (name in without)
     assert rows["both segments read as one"].applies == config.encodes_distances
 
 
 def a_trained_model(config, seed=0, n_tokens=60):
     """As good as one, for what is measured of it."""
-    model = TransformerXL(config, seed, np.float32)
+    model = model_class(config)(config, seed, np.float32)
     tokens = np.random.default_rng(seed).integers(config.vocab_size, size=n_tokens)
     return Trained(model, tokens, 5)
 
@@ -65,30 +79,43 @@ TRAINED = ModelConfig(
 )  # fmt: skip
 
 
+OF_ATTENTION = ("layers.0.feed_forward.b_2", "attention.u"), "layers.2.attention.w_q"
+TRAINED_LSTM = LSTMConfig(vocab_size=9, n_layer=2, d_model=6, init_std=0.3, dropout=0.1)
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"attn_window": 4}, {"attn_window": 7, "ext_len": 2, "initial_memory": "zeros"}],
-)
-def test_what_is_left_out_of_a_runs_own_gradient(changes):
+    ("config", "n_first", "tensors", "whole_tensor"),
+    [
+        (TRAINED, 6, *OF_ATTENTION),
+        (replace(TRAINED, attn_window=4), 6, *OF_ATTENTION),
+        (
+            replace(TRAINED, attn_window=7, ext_len=2, initial_memory="zeros"), 6,
+            *OF_ATTENTION,
+        ),
+        (TRAINED_LSTM, 5, ("layers.0.bias", "layers.1.bias"), "softmax.bias"),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_of_a_runs_own_gradient(config, n_first, tensors, whole_tensor):
     """Against the slopes of the loss with the memory recomputed by moved parameters."""
-    trained = a_trained_model(replace(TRAINED, **changes))
-    report = audit(trained.model.config, only=["truncation/trained"], trained=lambda: trained)
+    trained = a_trained_model(config)
+    report = audit(config, only=["truncation/trained"], trained=lambda: trained)
     assert report.passed, report.verdict
     rows = report["truncation/trained"]
-    assert rows["layers.2.attention.w_q"].figures["left out"].value < 1e-12
+    assert rows[whole_tensor].figures["left out"].value < 1e-12
 
-    plain = dict(ext_len=0, initial_memory="empty", dropout=0.0)
-    model = trained.model.reconfigured(**plain).astype(np.float64)
-    starts = np.linspace(0, 60 - 12, 4).astype(int)
-    text = np.stack([trained.tokens[start : start + 12] for start in starts])
+    plain = with_options(config, ext_len=0, initial_memory="empty", dropout=0.0)
+    model = model_class(plain)(plain, params=trained.model.params.astype(np.float64))
+    length = n_first + 6
+    starts = np.linspace(0, 60 - length, 4).astype(int)
+    text = np.stack([trained.tokens[start : start + length] for start in starts])
 
     def fwd(model, memory=None):
         if memory is None:
-            _, memory = model.log_probs(text[:, :6], model.init_memory(4))
-        return model.forward(text[:, 6:11], text[:, 7:12], memory)
+            _, memory = model.log_probs(text[:, :n_first], model.init_memory(4))
+        return model.forward(text[:, n_first:-1], text[:, n_first + 1 :], memory)
 
     truncated = model.backward(fwd(model))
-    for name in ("layers.0.feed_forward.b_2", "attention.u"):
+    for name in tensors:
         whole = np.zeros_like(truncated[name])
         tensor = model.params[name]
         for index in np.ndindex(whole.shape):
@@ -141,19 +168,21 @@ def test_nothing_to_truncate(config):
     assert not any(row.applies for outcome in report.outcomes for row in outcome.results)
 
 
-def test_what_is_left_out_is_what_the_numbers_say():
+@each_kind
+def test_what_is_left_out_is_what_the_numbers_say(config):
     """Of the total gradient by differences of both segments, in one tensor."""
-    report = audit(CONFIG, only=["truncation/left-out"])
+    report = audit(config, only=["truncation/left-out"])
     for row in list(report["truncation/left-out"].values())[:-1]:
         left_out, length, cosine = (figure.value for figure in row.figures.values())
         # |g∞ − g|² = |g∞|² + |g|² − 2 ⟨g, g∞⟩
         assert left_out**2 == pytest.approx(1 + length**2 - 2 * length * cosine, abs=1e-12)
 
 
-def test_a_memory_that_is_not_constant_is_named(monkeypatch):
+@each_kind
+def test_a_memory_that_is_not_constant_is_named(monkeypatch, config):
     """A gradient that comes through the memory, as if segments had been read as one."""
     texts = []
-    forward, log_probs = TransformerXL.forward, TransformerXL.log_probs
+    forward, log_probs = SegmentModel.forward, SegmentModel.log_probs
 
     def reading(self, inputs, memory):
         texts.append(inputs)
@@ -164,37 +193,46 @@ def test_a_memory_that_is_not_constant_is_named(monkeypatch):
         text = np.concatenate([*texts, inputs], axis=1)
         return forward(self, text, targets, self.init_memory(len(text)))
 
-    monkeypatch.setattr(TransformerXL, "log_probs", reading)
-    monkeypatch.setattr(TransformerXL, "forward", without_memory)
-    wrong = wrong_rows(CONFIG, "stop-gradient")
-    assert {"embedding.weight", "layers.0.attention.w_v", "attention.u"} <= wrong
-    assert not any(name.startswith(("layers.1", "softmax")) for name in wrong)
+    monkeypatch.setattr(SegmentModel, "log_probs", reading)
+    monkeypatch.setattr(SegmentModel, "forward", without_memory)
+    wrong, model = wrong_rows(config, "stop-gradient"), Subject(config).model()
+    assert wrong == {name for name in model.params if model.writes_memory(name)}
 
 
-def test_a_memory_that_does_not_matter_is_named(monkeypatch):
-    forward = reference.forward
+@pytest.mark.parametrize(
+    ("config", "module", "tensor"),
+    [
+        (CONFIG, reference, "layers.0.attention.w_q"),
+        (RECURRENT, reference_lstm, "layers.1.w_x"),
+    ],
+    ids=["transformer-xl", "lstm"],
+)
+def test_a_memory_that_does_not_matter_is_named(monkeypatch, config, module, tensor):
+    forward = module.forward
 
     def forgetful(params, config, inputs, targets, memory, *rest):
         return forward(params, config, inputs, targets, [m.real.copy() for m in memory], *rest)
 
-    monkeypatch.setattr(reference, "forward", forgetful)
-    assert "slope by layer 0's memory" in wrong_rows(CONFIG, "memory")
-    assert "layers.0.attention.w_q" in wrong_rows(CONFIG, "stop-gradient")
+    monkeypatch.setattr(module, "forward", forgetful)
+    assert "slope by layer 0's memory" in wrong_rows(config, "memory")
+    assert tensor in wrong_rows(config, "stop-gradient")
 
 
-def test_a_gradient_that_is_not_a_number_is_named(monkeypatch):
+@each_kind
+def test_a_gradient_that_is_not_a_number_is_named(monkeypatch, config):
     """One entry of one tensor in the middle."""
-    right = TransformerXL.backward
+    right = SegmentModel.backward
 
     def wrong(self, *arguments):
         grads = right(self, *arguments)
-        grads["layers.0.attention.w_v"][0, 0] = np.nan
+        grads[list(grads)[3]].flat[0] = np.nan
         return grads
 
-    monkeypatch.setattr(TransformerXL, "backward", wrong)
-    assert wrong_rows(CONFIG, "stop-gradient") == {"layers.0.attention.w_v"}
+    monkeypatch.setattr(SegmentModel, "backward", wrong)
+    tensor = list(Subject(config).model().params)[3]
+    assert wrong_rows(config, "stop-gradient") == {tensor}
     assert {"slope by layer 0's memory", "slope by layer 1's memory"} <= wrong_rows(
-        CONFIG, "memory"
+        config, "memory"
     )
 
 
@@ -218,8 +256,19 @@ def test_a_memory_that_is_no_copy_is_named(monkeypatch):
     assert "arrays of memory that share storage" in wrong_rows(CONFIG, "memory")
 
 
-def test_a_backward_pass_that_writes_into_memory_is_named(monkeypatch):
-    right = TransformerXL.backward
+def test_an_lstms_state_that_can_be_written_is_named(monkeypatch):
+    def next_memory(self, memory, states):
+        after = Memory(np.stack(states))
+        after._states = np.stack(states)
+        return after
+
+    monkeypatch.setattr(LSTM, "next_memory", next_memory)
+    assert wrong_rows(RECURRENT, "memory") == {"arrays of memory that can be written"}
+
+
+@each_kind
+def test_a_backward_pass_that_writes_into_memory_is_named(monkeypatch, config):
+    right = SegmentModel.backward
 
     def writing(self, fwd, dnll=None, grads=None):
         for each in memories:
@@ -228,22 +277,23 @@ def test_a_backward_pass_that_writes_into_memory_is_named(monkeypatch):
         return right(self, fwd, dnll, grads)
 
     memories = []
-    forward = TransformerXL.forward
+    forward = SegmentModel.forward
 
     def remembering(self, inputs, targets, memory, **options):
         memories.append(memory)
         return forward(self, inputs, targets, memory, **options)
 
-    monkeypatch.setattr(TransformerXL, "forward", remembering)
-    monkeypatch.setattr(TransformerXL, "backward", writing)
-    assert "memory changed by a backward pass" in wrong_rows(CONFIG, "memory")
+    monkeypatch.setattr(SegmentModel, "forward", remembering)
+    monkeypatch.setattr(SegmentModel, "backward", writing)
+    assert "memory changed by a backward pass" in wrong_rows(config, "memory")
 
 
-def test_a_gradient_for_memory_is_named(monkeypatch):
-    right = TransformerXL.backward
+@each_kind
+def test_a_gradient_for_memory_is_named(monkeypatch, config):
+    right = SegmentModel.backward
 
     def generous(self, fwd, dnll=None, grads=None):
         return {**right(self, fwd, dnll, grads), "memory.0": np.zeros(3)}
 
-    monkeypatch.setattr(TransformerXL, "backward", generous)
-    assert "gradients that are no parameter's" in wrong_rows(CONFIG, "memory")
+    monkeypatch.setattr(SegmentModel, "backward", generous)
+    assert "gradients that are no parameter's" in wrong_rows(config, "memory")

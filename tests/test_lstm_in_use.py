@@ -85,8 +85,13 @@ def test_everything_that_is_done_with_a_run(here, capsys):
     assert main(["info", "run"]) == 0
     assert "reach                all tokens before" in capsys.readouterr().out
 
-    assert main(["audit", "run", "--only=gradients/first-segment", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passed"]
+    only = ["gradients/first-segment", "truncation/trained", "recurrence/segmentation"]
+    assert main(["audit", "run", "--only", *only, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["passed"]
+    assert {check["name"]: len(check["rows"]) for check in printed["checks"]} == {
+        "gradients/first-segment": 10, "truncation/trained": 10, "recurrence/segmentation": 3
+    }  # fmt: skip
 
     assert main(["train", "--out=run", "--resume", "--steps=12"]) == 0
     assert Run.open("run").checkpoint().progress.step == 12
@@ -100,7 +105,7 @@ def test_everything_that_is_done_with_a_run(here, capsys):
         (["eval", "run", "--mem-len=4"], "LSTMConfig has no option 'mem_len'"),
         (["generate", "run", "--mem-len=4"], "mem_len is 4, but an LSTM remembers all"),
         (["convert", "run", "--out=converted"], "architecture lstm, but only a transformer_xl"),
-        (["audit", "run", "--only=recurrence"], "an audit of this model has no such section"),
+        (["audit", "run", "--only=recurrence/clamp"], "Nothing was checked: the configuration"),
     ],
 )
 def test_what_it_has_not_is_refused_in_a_sentence(here, capsys, words, sentence):

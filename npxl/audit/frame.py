@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from npxl.audit.scaling import scaled_down
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig, to_dict, with_options
 from npxl.models.architectures import model_class
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 from npxl.page.pictures import Picture
 
 Array = NDArray[Any]
@@ -164,8 +164,6 @@ class Section:
         In the order in which they are run.
     pictures
         Of the rows of those checks that were run, which may be some of them.
-    architectures
-        Whose models it is about.
     """
 
     name: str
@@ -173,14 +171,13 @@ class Section:
     proves: str
     checks: tuple[Check, ...]
     pictures: Callable[[Rows], Iterable[Picture]] = no_pictures
-    architectures: tuple[str, ...] = ("transformer_xl",)
 
 
 @dataclass(frozen=True)
 class Trained:
     """A model as it was trained, and text to read."""
 
-    model: TransformerXL
+    model: SegmentModel
     tokens: Array  # [n] int, that it was not trained on
     tgt_len: int
 
@@ -189,31 +186,31 @@ class Trained:
 class Subject:
     """What is audited: a configuration, scaled down, and a seed."""
 
-    config: ModelConfig
-    """As it was given.  To sections that name others among their architectures, one of theirs."""
+    config: LanguageModelConfig
+    """As it was given."""
     seed: int = 0
     trained: Callable[[], Trained] | None = field(default=None, compare=False, repr=False)
     """Loads what was trained in this configuration, if anything was; NpxlError if it cannot."""
 
     @property
-    def small(self) -> ModelConfig:
+    def small(self) -> LanguageModelConfig:
         """The same form with every size cut to what can be checked entry by entry."""
         return scaled_down(self.config)
 
     def model(
         self, dtype: DTypeLike = np.float64, larger: bool = False, **changes: Any
-    ) -> TransformerXL:
-        """A model of the small configuration, or a larger one; some fields may be replaced.
+    ) -> SegmentModel:
+        """A model of the small configuration, or a larger one; some options may be replaced.
 
-        Its biases are drawn as well: where one is 0, what does not use it looks right.
+        Those that this kind of model has not are left out.  Biases are drawn as well: where one is
+        0, what does not use it looks right.
         """
-        config = replace(scaled_down(self.config, larger), **changes)
-        kind = cast(type[TransformerXL], model_class(config))
-        model = kind(config, seed=self.seed, dtype=np.float64)
+        config = with_options(scaled_down(self.config, larger), **changes)
+        model: SegmentModel = model_class(config)(config, seed=self.seed, dtype=np.float64)
         draw = self.draw("biases")
         for tensor in model.params.values():
-            if not tensor.any():
-                tensor[...] = draw.normal(0.0, config.init_std, tensor.shape)
+            zero = tensor == 0
+            tensor[zero] = draw.normal(0.0, config.init_std, int(zero.sum()))
         return model.astype(dtype)
 
     def draw(self, name: str) -> np.random.Generator:
@@ -226,6 +223,6 @@ class Subject:
         small = self.small
         return {
             name: (getattr(self.config, name), getattr(small, name))
-            for name in self.config.__dataclass_fields__
+            for name in to_dict(self.config)
             if getattr(self.config, name) != getattr(small, name)
         }

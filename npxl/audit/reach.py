@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig
+from npxl.config import LanguageModelConfig
 from npxl.invariants.adapters import NpxlModel
 from npxl.invariants.dependence import dependence, oldest_tokens
 from npxl.invariants.reading import segments
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ _OTHER_TOKENS = 3
 """That each token is exchanged for: one of them might happen to move nothing."""
 
 
-def predicted_reach(model: TransformerXL, lengths: Sequence[int]) -> Array:
+def predicted_reach(model: SegmentModel, lengths: Sequence[int]) -> Array:
     """Which tokens the outputs of each layer depend on in a text read in segments.
 
     Returns [n_layer, T, T] bool, at [n − 1, s, t] whether h^n_t depends on token s.
@@ -35,7 +35,7 @@ def predicted_reach(model: TransformerXL, lengths: Sequence[int]) -> Array:
     return np.array(layers)
 
 
-def measured_reach(model: TransformerXL, tokens: Array, lengths: Sequence[int]) -> Array:
+def measured_reach(model: SegmentModel, tokens: Array, lengths: Sequence[int]) -> Array:
     """Which tokens of a text [T] move which outputs by at least one bit: [n_layer, T, T] bool.
 
     At [n − 1, s, t] whether h^n_t has other bits when token s is another one.  Row s of a batch is
@@ -55,7 +55,7 @@ def measured_reach(model: TransformerXL, tokens: Array, lengths: Sequence[int]) 
     return moved
 
 
-def _others(token: int, config: ModelConfig) -> list[int]:
+def _others(token: int, config: LanguageModelConfig) -> list[int]:
     """Some other tokens, those of its cluster first, and again if they are too few."""
     (own,) = (cluster for cluster in config.clusters if token in cluster)
     others = [each for each in own if each != token]
@@ -69,13 +69,13 @@ def furthest(depends: Array) -> int:
     return int((outputs - tokens).max(initial=0))
 
 
-def layer_outputs(model: TransformerXL, inputs: Array, lengths: Sequence[int]) -> Array:
+def layer_outputs(model: SegmentModel, inputs: Array, lengths: Sequence[int]) -> Array:
     """The outputs of all layers, [n_layer, B, T, d_model], of inputs [B, T] read in segments."""
     memory = model.init_memory(len(inputs))
     pieces = []
     for start, stop in segments(lengths):
         embedded = model.embed(inputs[:, start:stop])
-        hidden, states, _ = model.stack_forward(embedded, memory, None)
-        memory = memory.updated(states, model.config.mem_len)
-        pieces.append(np.stack([*states[1:], hidden]))
+        hidden, states, cache = model.stack_forward(embedded, memory, None)
+        memory = model.next_memory(memory, states)
+        pieces.append(np.stack([*model.layer_inputs(states, cache)[1:], hidden]))
     return np.concatenate(pieces, axis=2)

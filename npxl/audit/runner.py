@@ -6,7 +6,6 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 from rich.console import Console
 
@@ -14,7 +13,7 @@ from npxl.audit.frame import Check, Progress, Result, Section, Subject, Trained
 from npxl.audit.outcome import AuditReport, CheckOutcome
 from npxl.audit.sections import SECTIONS
 from npxl.audit.terminal import Terminal
-from npxl.config import LanguageModelConfig, ModelConfig
+from npxl.config import LanguageModelConfig
 from npxl.errors import NpxlError
 
 
@@ -37,7 +36,7 @@ def audit(
     Parameters
     ----------
     config
-        Scaled down where a check says so.  Sections about other architectures are left out.
+        Scaled down where a check says so.  What this kind of model has not, its rows say.
     seed
         Of parameters, tokens and cotangents.
     console
@@ -64,8 +63,8 @@ def audit(
     AuditStopped
         When `stop` returned true, and in place of KeyboardInterrupt.
     """
-    chosen = _chosen(only, config.architecture)
-    subject = Subject(cast(ModelConfig, config), seed, trained)
+    chosen = _chosen(only)
+    subject = Subject(config, seed, trained)
     outcomes: list[CheckOutcome] = []
     report = AuditReport(subject, tuple(command), ())
 
@@ -105,19 +104,18 @@ def audit(
     return report
 
 
-def _chosen(only: Sequence[str], architecture: str) -> list[tuple[Section, list[Check]]]:
-    """Sections about an architecture, each with those of its checks that are to be run."""
-    sections = [section for section in SECTIONS if architecture in section.architectures]
-    names = {section.name: [check.name for check in section.checks] for section in sections}
+def _chosen(only: Sequence[str]) -> list[tuple[Section, list[Check]]]:
+    """The sections, each with those of its checks that are to be run."""
+    names = {section.name: [check.name for check in section.checks] for section in SECTIONS}
     known = [*names, *(f"{section}/{check}" for section in names for check in names[section])]
     for name in only:
         if name not in known:
             raise NpxlError(
-                f"only is {name!r}, but an audit of this model has no such section or check; it "
-                f"has {', '.join(known)}."
+                f"only is {name!r}, but an audit has no such section or check; it has "
+                f"{', '.join(known)}."
             )
     chosen = []
-    for section in sections:
+    for section in SECTIONS:
         checks = [
             check
             for check in section.checks

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TypeVar
 
-from npxl.config import LSTMConfig, ModelConfig, to_dict
+from npxl.config import LanguageModelConfig, to_dict, with_options
 
-Config = TypeVar("Config", ModelConfig, LSTMConfig)
+Config = TypeVar("Config", bound=LanguageModelConfig)
 
 # Large enough for every mechanism to act, small enough to perturb entry by entry.
 _LARGEST = {
@@ -59,14 +58,14 @@ def scaled_down(config: Config, larger: bool = False) -> Config:
         for name, largest in limits.items()
         if (value := to_dict(config).get(name)) is not None
     }
-    if isinstance(config, ModelConfig) and config.attn_window is not None:
+    if config.attn_window is not None and config.mem_len is not None:
         within = config.attn_window <= config.mem_len + 1
         longest = sizes["mem_len"] + (1 if within else 2)
         sizes["attn_window"] = min(config.attn_window, longest)
     d_model = sizes["d_model"]
     std = round(_INIT_STD / math.sqrt(d_model), 3)
     n_clusters = min(len(config.clusters), _MOST_CUTOFFS + 1)
-    return replace(
+    return with_options(
         config,
         **sizes,
         cutoffs=tuple(sizes["vocab_size"] * i // n_clusters for i in range(1, n_clusters)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from npxl.audit.frame import Subject
 from npxl.memory import Memory
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 
 Array = NDArray[Any]
 
@@ -38,7 +38,7 @@ class Segment:
 
 def segment(
     subject: Subject,
-    model: TransformerXL,
+    model: SegmentModel,
     name: str,
     tgt_len: int,
     batch_size: int = 2,

@@ -7,15 +7,16 @@ row, and are paired with what sums to 0 along a row.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npxl.audit.frame import Check, Progress, Result, Subject
-from npxl.config import ModelConfig
+from npxl.audit.sections.adjoint_lstm import steps_of_lstm
+from npxl.audit.sections.identity import TOLERANCE, identity
+from npxl.config import LanguageModelConfig, LSTMConfig, ModelConfig
 from npxl.layers.adaptive_softmax import (
     SoftmaxCluster,
     adaptive_log_softmax,
@@ -45,25 +46,8 @@ from npxl.layers.softmax import OutputWeights
 
 Array = NDArray[Any]
 
-TOLERANCE = 1e-13
 _DROPOUT = 0.3
 _BATCH_SIZE, _N_QUERIES, _N_MEMORY = 2, 40, 20  # more queries than a block of the kernel has
-
-
-def _identity(name: str, ax: Any, y: Any, x: Any, aty: Any, detail: str = "") -> Result:
-    """⟨Ax, y⟩ − ⟨x, Aᵀy⟩, relative to the terms of the sums; arrays, or lists of arrays."""
-    left, right = (
-        [np.asarray(a) * np.asarray(b) for a, b in zip(_listed(p), _listed(q), strict=True)]
-        for p, q in ((ax, y), (x, aty))
-    )
-    difference = sum(map(np.sum, left)) - sum(map(np.sum, right))
-    scale = max(sum(float(np.abs(term).sum()) for term in terms) for terms in (left, right))
-    error = abs(float(difference)) / scale if scale else math.nan
-    return Result.of(name, error, TOLERANCE, detail)
-
-
-def _listed(arrays: Any) -> list[Any]:
-    return list(arrays) if isinstance(arrays, list | tuple) else [arrays]
 
 
 def _run(subject: Subject, progress: Progress) -> Iterator[Result]:
@@ -71,33 +55,48 @@ def _run(subject: Subject, progress: Progress) -> Iterator[Result]:
     site = MaskKey(subject.seed).site("adjoint")
     yield from _linear(config, draw)
     yield from _embedding(subject, draw)
+    yield from _LAYERS[config.architecture](config, draw, site)
+    yield from _logits(subject, draw)
+
+
+def _of_attention(config: ModelConfig, draw: np.random.Generator, site: Any) -> Iterator[Result]:
+    """The pieces of a decoder's layer."""
     if config.learns_positions:
         table = draw.standard_normal((config.n_learned, 3))
         d_rows, d_table = draw.standard_normal((config.n_learned + 4, 3)), np.zeros_like(table)
         rows = learned_positions_forward(table, len(d_rows))
         learned_positions_backward(d_rows, d_table)
-        yield _identity("rows of learned positions", rows, d_rows, table, d_table)
+        yield identity("rows of learned positions", rows, d_rows, table, d_table)
     yield from _projections(config, draw)
     yield from _scores(config, draw)
     yield from _values(config, draw, site)
     yield from _output(config, draw, site)
-    x, y = draw.standard_normal((2, 3, 5, config.d_model))
-    dropped, cache = dropout_forward(x, _DROPOUT, site)
-    yield _identity("dropout", dropped, y, x, dropout_backward(y, cache))
+    yield from _dropout(config, draw, site)
     yield from _layer_norm(config, draw)
     yield from _feed_forward(config, draw, site)
-    yield from _logits(subject, draw)
 
 
-def _linear(config: ModelConfig, draw: np.random.Generator) -> Iterator[Result]:
+def _of_lstm(config: LSTMConfig, draw: np.random.Generator, site: Any) -> Iterator[Result]:
+    """The pieces of a recurrent layer, and what is above it."""
+    yield from steps_of_lstm(config, draw)
+    yield from _dropout(config, draw, site)
+
+
+_LAYERS: Mapping[str, Callable[[Any, np.random.Generator, Any], Iterable[Result]]] = {
+    "transformer_xl": _of_attention,
+    "lstm": _of_lstm,
+}
+
+
+def _linear(config: LanguageModelConfig, draw: np.random.Generator) -> Iterator[Result]:
     x = draw.standard_normal((3, 5, config.d_model))
     weight, bias = draw.standard_normal((7, config.d_model)), draw.standard_normal(7)
     dy, d_weight, d_bias = draw.standard_normal((3, 5, 7)), np.zeros_like(weight), np.zeros(7)
     dx = linear_backward(dy, x, weight, d_weight, d_bias)
     y = linear_forward(x, weight)
-    yield _identity("linear map of x", y, dy, x, dx)
-    yield _identity("linear map of W", y, dy, weight, d_weight)
-    yield _identity("linear map of b", linear_forward(x, weight, bias) - y, dy, bias, d_bias)
+    yield identity("linear map of x", y, dy, x, dx)
+    yield identity("linear map of W", y, dy, weight, d_weight)
+    yield identity("linear map of b", linear_forward(x, weight, bias) - y, dy, bias, d_bias)
 
 
 def _embedding(subject: Subject, draw: np.random.Generator) -> Iterator[Result]:
@@ -117,10 +116,10 @@ def _embedding(subject: Subject, draw: np.random.Generator) -> Iterator[Result]:
         embedding_backward(dy, tokens, only, grads)
         y = embedding_forward(tokens, only)
         table, projection = only[i]
-        yield _identity(f"embedding of cluster {i}", y, dy, table, grads[i].table)
+        yield identity(f"embedding of cluster {i}", y, dy, table, grads[i].table)
         if projection is not None:
             name = f"projection of cluster {i}'s embedding"
-            yield _identity(name, y, dy, projection, grads[i].projection)
+            yield identity(name, y, dy, projection, grads[i].projection)
 
 
 def _projections(config: ModelConfig, draw: np.random.Generator) -> Iterator[Result]:
@@ -136,13 +135,13 @@ def _projections(config: ModelConfig, draw: np.random.Generator) -> Iterator[Res
     cotangents = tuple(draw.standard_normal(x.shape) for x in projected)
     dq, dk, dv = cotangents
     d_context = project_backward(dq, dk, dv, context, weights, grads)
-    yield _identity("q, k and v of context", projected, cotangents, context, d_context)
+    yield identity("q, k and v of context", projected, cotangents, context, d_context)
     for name, y, dy in zip(("w_q", "w_k", "w_v"), projected, cotangents, strict=True):
         weight, d_weight = getattr(weights, name), getattr(grads, name)
-        yield _identity(f"{name[-1]} of {name}", y, dy, weight, d_weight)
+        yield identity(f"{name[-1]} of {name}", y, dy, weight, d_weight)
     of_segment = context.copy()
     of_segment[:, :m] = 0
-    yield _identity(
+    yield identity(
         "q, k and v of the segment alone",
         project_forward(of_segment, q, weights, config.n_head), cotangents,
         context[:, m:], project_backward(dq, dk, dv, context, weights, grads, first=m),
@@ -180,7 +179,7 @@ def _scores(config: ModelConfig, draw: np.random.Generator) -> Iterator[Result]:
         d_query, d_key, _, d_relative = attend_backward(d_probabilities, cache, u, v, d_u, d_v)
         gradient = {"query": d_query, "key": d_key, "relative": d_relative, "u": d_u, "v": d_v}
         label = "shift" if name == "relative" else f"scores of {name}"
-        yield _identity(label, scores, d_scores, parts[name], gradient[name], detail)
+        yield identity(label, scores, d_scores, parts[name], gradient[name], detail)
 
 
 def _values(config: ModelConfig, draw: np.random.Generator, site: Any) -> Iterator[Result]:
@@ -196,7 +195,7 @@ def _values(config: ModelConfig, draw: np.random.Generator, site: Any) -> Iterat
         _, _, d_value, _ = attend_backward(
             d_attended, cache, u, v, np.zeros_like(u), np.zeros_like(v)
         )
-        yield _identity(f"attention's sum of values{name}", attended, d_attended, value, d_value)
+        yield identity(f"attention's sum of values{name}", attended, d_attended, value, d_value)
 
 
 def _output(config: ModelConfig, draw: np.random.Generator, site: Any) -> Iterator[Result]:
@@ -205,8 +204,14 @@ def _output(config: ModelConfig, draw: np.random.Generator, site: Any) -> Iterat
     dy, d_w_o = draw.standard_normal((2, 4, config.d_model)), np.zeros_like(w_o)
     y, cache = output_forward(attended, w_o, _DROPOUT, site)
     d_attended = output_backward(dy, attended, cache, w_o, d_w_o)
-    yield _identity("attention's output", y, dy, attended, d_attended)
-    yield _identity("attention's output of w_o", y, dy, w_o, d_w_o)
+    yield identity("attention's output", y, dy, attended, d_attended)
+    yield identity("attention's output of w_o", y, dy, w_o, d_w_o)
+
+
+def _dropout(config: LanguageModelConfig, draw: np.random.Generator, site: Any) -> Iterator[Result]:
+    x, y = draw.standard_normal((2, 3, 5, config.d_model))
+    dropped, cache = dropout_forward(x, _DROPOUT, site)
+    yield identity("dropout", dropped, y, x, dropout_backward(y, cache))
 
 
 def _layer_norm(config: ModelConfig, draw: np.random.Generator) -> Iterator[Result]:
@@ -220,10 +225,10 @@ def _layer_norm(config: ModelConfig, draw: np.random.Generator) -> Iterator[Resu
         return layer_norm_backward(dy, cache, gain, d_gain, d_bias), d_gain, d_bias
 
     jy, jz = backward(y, ones)[0], backward(z, ones)[0]
-    yield _identity("layer norm's Jacobian is symmetric", jy, z, y, jz)
+    yield identity("layer norm's Jacobian is symmetric", jy, z, y, jz)
     dx, d_gain, d_bias = backward(y, gain)
-    yield _identity("layer norm's Jacobian and its gain", jz, gain * y, z, dx)
-    yield _identity("layer norm of gain and bias", out, y, [gain, bias], [d_gain, d_bias])
+    yield identity("layer norm's Jacobian and its gain", jz, gain * y, z, dx)
+    yield identity("layer norm of gain and bias", out, y, [gain, bias], [d_gain, d_bias])
     residue = np.abs(dx.sum(-1)).max() / np.abs(dx).sum(-1).max()
     detail = "Its gradient sums to 0 over a vector's entries."
     yield Result.of("layer norm ignores a constant", residue, TOLERANCE, detail)
@@ -240,10 +245,10 @@ def _feed_forward(config: ModelConfig, draw: np.random.Generator, site: Any) -> 
     y, cache = feed_forward_forward(x, weights, _DROPOUT, site, site)
     dx = feed_forward_backward(dy, cache, weights, grads)
     detail = "Without biases, by Euler's theorem."
-    yield _identity("feed-forward block of x", y, dy, x, dx, detail)
+    yield identity("feed-forward block of x", y, dy, x, dx, detail)
     for name in ("w_1", "w_2"):
         pair = getattr(weights, name), getattr(grads, name)
-        yield _identity(f"feed-forward block of {name}", y, dy, *pair, detail)
+        yield identity(f"feed-forward block of {name}", y, dy, *pair, detail)
 
 
 def _logits(subject: Subject, draw: np.random.Generator) -> Iterable[Result]:
@@ -279,19 +284,19 @@ def _logits(subject: Subject, draw: np.random.Generator) -> Iterable[Result]:
     pairs = _logits_and_cotangents(hidden, targets, dnll, linear)
     d_hidden, grads = gradients(linear)
     logits, d_logits = zip(*pairs, strict=True)
-    yield _identity("logits of hidden states", logits, d_logits, hidden, d_hidden)
+    yield identity("logits of hidden states", logits, d_logits, hidden, d_hidden)
     for i, (pair, cluster, grad) in enumerate(zip(pairs, linear, grads, strict=True)):
         weights, d_weights = ([each.weight for each in c.outputs] for c in (cluster, grad))
-        yield _identity(f"logits of cluster {i}'s weights", *pair, weights, d_weights)
+        yield identity(f"logits of cluster {i}'s weights", *pair, weights, d_weights)
         if cluster.projection is not None:
             name = f"logits of cluster {i}'s projection"
-            yield _identity(name, *pair, cluster.projection, grad.projection)
+            yield identity(name, *pair, cluster.projection, grad.projection)
     constant = made(lambda each: (np.zeros_like(each.weight), draw.normal(size=each.bias.shape)))
     pairs = _logits_and_cotangents(hidden, targets, dnll, constant)
     _, grads = gradients(constant)
     for i, (pair, cluster, grad) in enumerate(zip(pairs, constant, grads, strict=True)):
         biases, d_biases = ([each.bias for each in c.outputs] for c in (cluster, grad))
-        yield _identity(f"logits of cluster {i}'s biases", *pair, biases, d_biases)
+        yield identity(f"logits of cluster {i}'s biases", *pair, biases, d_biases)
 
 
 def _logits_and_cotangents(

@@ -7,7 +7,6 @@ import random
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.audit.frame import Check, Figure, Progress, Result, Section, Subject
-from npxl.config import ModelConfig, TrainConfig
+from npxl.config import LanguageModelConfig, TrainConfig, with_options
 from npxl.layers.dropout import MaskKey, dropout_forward
+from npxl.models.architectures import model_class
 from npxl.models.files import load_model
-from npxl.models.transformer_xl import TransformerXL
 from npxl.threads import shards
 from npxl.training.loop import Trainer
 from npxl.training.reporting import Reporter, StepReport
@@ -44,9 +43,9 @@ class _Crashing(Reporter):
             raise _Crash
 
 
-def _config(subject: Subject) -> ModelConfig:
+def _config(subject: Subject) -> LanguageModelConfig:
     """With dropout, so that there is randomness to repeat."""
-    return replace(
+    return with_options(
         subject.small,
         dropout=subject.small.dropout or _DROPOUT,
         dropatt=subject.small.dropatt or _DROPOUT,
@@ -56,7 +55,7 @@ def _config(subject: Subject) -> ModelConfig:
 class _Runs:
     """Small runs in a folder that goes away with them."""
 
-    def __init__(self, folder: Path, config: ModelConfig) -> None:
+    def __init__(self, folder: Path, config: LanguageModelConfig) -> None:
         self._folder, self._config = folder, config
         words = random.Random(0).choices(["ababa", "cadabra", "abba", "bar", "dad"], k=600)
         (folder / "text.txt").write_text(" ".join(words))
@@ -173,7 +172,7 @@ def _workers(subject: Subject, progress: Progress) -> Iterable[Result]:
 def _steps(subject: Subject, n_workers: int, batch_chunk: int = 1) -> tuple[Array, Array, Array]:
     """Losses and gradients of three steps, and the memory after them."""
     config = _config(subject)
-    model = TransformerXL(config, subject.seed, np.float64)
+    model = model_class(config)(config, subject.seed, np.float64)
     draw, losses, gradients = subject.draw("determinism/workers"), [], []
     with Workers(model, _STREAMS, n_workers, batch_chunk) as workers:
         for step in range(3):
@@ -191,7 +190,10 @@ def _relative(a: Array, b: Array) -> float:
 
 
 _RATE = 0.3
-_SITES = ("embedding", "positions", "layers.0.attention_probabilities")
+_SITES = {
+    "transformer_xl": ("embedding", "positions", "layers.0.attention_probabilities"),
+    "lstm": ("embedding", "layers.0.output"),
+}
 
 
 def _mask(seed: int, step: int, name: str, rows: range) -> Array:
@@ -204,16 +206,16 @@ def _mask(seed: int, step: int, name: str, rows: range) -> Array:
 
 
 def _masks(subject: Subject, progress: Progress) -> Iterable[Result]:
-    seed, every = subject.seed, range(_STREAMS)
-    masks = {(name, step): _mask(seed, step, name, every) for name in _SITES for step in (0, 1)}
+    seed, every, sites = subject.seed, range(_STREAMS), _SITES[subject.config.architecture]
+    masks = {(name, step): _mask(seed, step, name, every) for name in sites for step in (0, 1)}
     wrong = 0
-    for name in _SITES:
+    for name in sites:
         for n_shards in range(2, _STREAMS + 1):
             parts = [_mask(seed, 0, name, rows) for rows in shards(_STREAMS, n_shards)]
             wrong += int((np.concatenate(parts) != masks[name, 0]).sum())
     yield Result.of(
         "streams split among workers", wrong, 0, at_least=0,
-        detail=f"Entries that differ, of masks at {len(_SITES)} sites, in 2 to {_STREAMS} shards.",
+        detail=f"Entries that differ, of masks at {len(sites)} sites, in 2 to {_STREAMS} shards.",
     )  # fmt: skip
     independent = [mask[0] for mask in masks.values()] + list(masks["embedding", 0][1:])
     expected = 2 * _RATE * (1 - _RATE)
@@ -229,7 +231,7 @@ def _masks(subject: Subject, progress: Progress) -> Iterable[Result]:
 def _split_losses(subject: Subject) -> Result:
     """Of the whole model, with all its masks."""
     config = _config(subject)
-    model = TransformerXL(config, subject.seed, np.float64)
+    model = model_class(config)(config, subject.seed, np.float64)
     draw, length = subject.draw("determinism/masks"), config.ext_len + _TGT_LEN + 1
     text = draw.integers(0, config.vocab_size, (_STREAMS, length))
 
@@ -248,7 +250,7 @@ def _split_losses(subject: Subject) -> Result:
 
 def _twice(subject: Subject, progress: Progress) -> Iterable[Result]:
     config = _config(subject)
-    model = TransformerXL(config, subject.seed, np.float32)
+    model = model_class(config)(config, subject.seed, np.float32)
     draw = subject.draw("determinism/twice")
     text = draw.integers(0, config.vocab_size, (2, 2 * (config.ext_len + _TGT_LEN + 1)))
     before, now = np.split(text, 2, axis=1)

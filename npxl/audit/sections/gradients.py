@@ -19,7 +19,6 @@ from npxl.audit.gradients import (
 )
 from npxl.audit.sections.gradient_pictures import pictures
 from npxl.audit.segments import segment
-from npxl.config import ARCHITECTURES
 from npxl.layers.dropout import MaskKey
 
 _DIRECTION_STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
@@ -95,7 +94,6 @@ _SEGMENTS = {
 GRADIENTS = Section(
     name="gradients",
     title="Gradients of every tensor",
-    architectures=tuple(ARCHITECTURES),
     proves="The hand-written backward pass is the derivative of the forward pass: of "
     r"$L(\theta) = \sum_{b,t} \bar n_{bt} n_{bt}(\theta)$, with $n$ the losses of a segment in "
     r"nats and $\bar n$ a random cotangent, with the memory held constant and the same dropout "

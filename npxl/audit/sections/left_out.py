@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Subject
 from npxl.audit.sections.two_segments import NOTHING, TwoSegments
+from npxl.config import with_options
 from npxl.errors import NpxlError
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 from npxl.page.pictures import Picture
 from npxl.params import Params
 
@@ -20,6 +21,7 @@ Array = NDArray[Any]
 
 _TOLERANCE = 1e-11
 _SAME_LOSS = 1e-9
+_LENGTH = 5  # of the first segment, where memory does not limit it
 _MOST_STREAMS, _LONGEST = 4, 256
 _MOST_PARAMETERS, _MOST_WORK = 10**8, 10**10  # numbers, and numbers times tokens
 _PLACES = "Places in one segment would be others."
@@ -27,7 +29,9 @@ _ALL = "all"
 
 
 def _run_left_out(subject: Subject, progress: Progress) -> Iterator[Result]:
-    two = TwoSegments(subject, n_before=subject.small.mem_len)  # of which nothing is forgotten
+    mem_len = subject.small.mem_len
+    n_before = _LENGTH if mem_len is None else mem_len  # of which nothing is forgotten
+    two = TwoSegments(subject, n_before)
     if two.n_seen == 0:
         yield Result.nothing("gradients", NOTHING)
         return
@@ -60,10 +64,9 @@ def _compared(name: str, truncated: Array, whole: Array) -> Result:
 
 def _one_segment(two: TwoSegments, whole: Params) -> Result:
     """Read as one segment, nothing is cut off: its backward pass has the untruncated gradient."""
-    name, config, part = "both segments read as one", two.config, two.part
-    if not config.encodes_distances:
+    name, model, part = "both segments read as one", two.model, two.part
+    if not two.config.encodes_distances:
         return Result.nothing(name, _PLACES)
-    model: TransformerXL = two.model
     text = np.concatenate([part.before, part.inputs], axis=1)
     fwd = model.forward(text, part.targets, model.init_memory(len(text)))
     error = (
@@ -90,10 +93,13 @@ def _run_trained(subject: Subject, progress: Progress) -> Iterator[Result]:
     if why:
         yield Result.nothing("gradients", why)
         return
-    model = trained.model.reconfigured(
-        ext_len=0, initial_memory="empty", dropout=0.0, dropatt=0.0
-    ).astype(np.float64)
-    n_first, tgt_len = (min(n, _LONGEST) for n in (model.config.mem_len, trained.tgt_len))
+    plain = with_options(
+        trained.model.config, ext_len=0, initial_memory="empty", dropout=0.0, dropatt=0.0
+    )
+    model = type(trained.model)(plain, params=trained.model.params).astype(np.float64)
+    tgt_len = min(trained.tgt_len, _LONGEST)
+    # A state that nothing limits: one segment before.
+    n_first = tgt_len if plain.mem_len is None else min(plain.mem_len, _LONGEST)
     text = _streams(trained.tokens, n_first + tgt_len, model.params.flat.size)
     if text is None:
         yield Result.nothing("gradients", "The validation text is shorter than two segments.")
@@ -118,12 +124,12 @@ def _run_trained(subject: Subject, progress: Progress) -> Iterator[Result]:
     yield Result.of("losses", difference, _SAME_LOSS, detail)
 
 
-def _hindrance(model: TransformerXL) -> str:
+def _hindrance(model: SegmentModel) -> str:
     """Why nothing can be measured, or nothing at all."""
     config = model.config
     if not config.encodes_distances:
         return _PLACES
-    if min(config.mem_len, config.window(config.mem_len + 1) - 1) == 0:
+    if config.mem_len == 0 or config.attn_window == 1:
         return NOTHING
     n_parameters = model.params.flat.size
     if n_parameters > _MOST_PARAMETERS:
@@ -168,8 +174,8 @@ def _by_tensor(compared: list[Result], about: str) -> Picture:
     worst = max(zip(values, names, strict=True))
     return Picture(
         f"What truncation leaves out, by tensor, {about}",
-        r"$\lVert g_\infty - g \rVert / \lVert g_\infty \rVert$, of two segments. Tensors of the "
-        "last layer and of the output have no part in the memory: nothing of theirs is left out.",
+        r"$\lVert g_\infty - g \rVert / \lVert g_\infty \rVert$, of two segments. Of tensors that "
+        "have no part in the memory, as the output's, nothing is left out.",
         f"A bar for each of {len(names)} tensors. Of all together {values[0]:.2g} is left out, "
         f"most of {worst[1]}, {worst[0]:.2g}.",
         draw,

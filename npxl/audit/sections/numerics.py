@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl import reference
 from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject, worst
-from npxl.audit.gradients import reference_mask
 from npxl.audit.sections.precision import (
     far_positions,
     long_memory,
@@ -23,8 +21,9 @@ from npxl.audit.twins import beside_their_twins
 from npxl.kernels import kernel
 from npxl.kernels.exponential import exp
 from npxl.layers.dropout import MaskKey
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 from npxl.page.pictures import Picture
+from npxl.references import reference_mask, reference_of
 from npxl.training.optimizers import SGD, Adagrad, Adam, gradient_norm
 
 Array = NDArray[Any]
@@ -54,7 +53,7 @@ def _compiled(subject: Subject, progress: Progress) -> Iterable[Result]:
         yield Result(name, figures, f"{calls} calls; relative to the largest number written.")
 
 
-def _use_everything(model: TransformerXL, draw: np.random.Generator) -> None:
+def _use_everything(model: SegmentModel, draw: np.random.Generator) -> None:
     """Training, reading and moving parameters: whatever calls a kernel."""
     config, memory = model.config, model.init_memory(2)
     for step, tgt_len in enumerate((5, 3)):
@@ -88,6 +87,7 @@ _TWINS_ROUNDING = {"float64": 1e-12, "float32": 1e-5}
 def _reference(subject: Subject, progress: Progress) -> Iterable[Result]:
     model, draw = subject.model(), subject.draw("numerics/reference")
     config, memory = model.config, model.init_memory(2)
+    forward = reference_of(config)
     theirs: Sequence[Array] = memory.layers
     apart = dict.fromkeys(("losses", "log-probabilities", "memory"), 0.0)
     for step, tgt_len in enumerate(_LENGTHS):
@@ -95,12 +95,10 @@ def _reference(subject: Subject, progress: Progress) -> Iterable[Result]:
         text = draw.integers(0, config.vocab_size, (2, again + tgt_len + 1))
         inputs, targets = text[:, :-1], text[:, again + 1 :]
         log_p, _ = model.log_probs(inputs, memory)
-        plain = reference.forward(model.params, config, inputs, targets, theirs)
+        plain = forward(model.params, config, inputs, targets, theirs)
         key = MaskKey(subject.seed, step)
         fwd = model.forward(inputs, targets, memory, key)
-        masked = reference.forward(
-            model.params, config, inputs, targets, theirs, reference_mask(key, config)
-        )
+        masked = forward(model.params, config, inputs, targets, theirs, reference_mask(key, config))
         memory, theirs = fwd.memory, masked.memory
         for name, ours, expected in (
             ("losses", fwd.nll, masked.nll),
@@ -123,7 +121,7 @@ _LENGTHS = (4, 1, 3)
 
 def _extreme(subject: Subject, progress: Progress) -> Iterable[Result]:
     for dtype in (np.float64, np.float32):
-        for what, exaggerate in (("logits", _exaggerate_logits), ("scores", _exaggerate_scores)):
+        for what, exaggerate in _EXAGGERATE[subject.config.architecture].items():
             draw = subject.draw(f"numerics/extreme/{what}")
             model = subject.model(dtype, ext_len=0, dropout=0.0, dropatt=0.0)
             text = draw.integers(0, model.config.vocab_size, (2, 9))
@@ -137,7 +135,7 @@ def _extreme(subject: Subject, progress: Progress) -> Iterable[Result]:
             )  # fmt: skip
 
 
-def _exaggerate_logits(model: TransformerXL, text: Array, draw: np.random.Generator) -> float:
+def _exaggerate_logits(model: SegmentModel, text: Array, draw: np.random.Generator) -> float:
     """Biases of the softmaxes in ±1e4."""
     for name in ("softmax.bias", "softmax.cluster_bias"):
         if name in model.params:
@@ -147,7 +145,7 @@ def _exaggerate_logits(model: TransformerXL, text: Array, draw: np.random.Genera
     return float(np.abs(model.params["softmax.bias"]).max())
 
 
-def _exaggerate_scores(model: TransformerXL, text: Array, draw: np.random.Generator) -> float:
+def _exaggerate_scores(model: SegmentModel, text: Array, draw: np.random.Generator) -> float:
     """Queries so long that the largest scores of attention reach 1e4 in every layer."""
     for n in range(model.config.n_layer):
         for _ in range(2):  # once more when u and v do not count any longer
@@ -156,14 +154,31 @@ def _exaggerate_scores(model: TransformerXL, text: Array, draw: np.random.Genera
     return min(_largest_scores(model, text))
 
 
-def _largest_scores(model: TransformerXL, text: Array) -> list[float]:
+def _exaggerate_gates(model: SegmentModel, text: Array, draw: np.random.Generator) -> float:
+    """Biases of all gates in ±1e4: each is open or shut, as far as numbers go."""
+    largest = []
+    for n in range(model.config.n_layer):
+        bias = model.params[f"layers.{n}.bias"]
+        bias[...] = draw.uniform(-1, 1, bias.shape)
+        bias *= EXTREME / np.abs(bias).max()
+        largest.append(float(np.abs(bias).max()))
+    return min(largest)
+
+
+_EXAGGERATE: Mapping[str, Mapping[str, Callable[[Any, Array, np.random.Generator], float]]] = {
+    "transformer_xl": {"logits": _exaggerate_logits, "scores": _exaggerate_scores},
+    "lstm": {"logits": _exaggerate_logits, "gates": _exaggerate_gates},
+}
+
+
+def _largest_scores(model: SegmentModel, text: Array) -> list[float]:
     """By layer, the largest |A| / √d_head that is a query's largest."""
     fwd = model.forward(text[:, :4], text[:, 1:5], model.init_memory(2))
     attended = [cache.attention.attend for cache in fwd.stack.layers]
     return [float(np.abs(each.largest * each.scale).max()) for each in attended]
 
 
-def _survives(model: TransformerXL, text: Array) -> dict[str, Figure]:
+def _survives(model: SegmentModel, text: Array) -> dict[str, Figure]:
     """Everything is a number, and probabilities sum to one."""
     first = model.forward(text[:, :4], text[:, 1:5], model.init_memory(2))
     fwd = model.forward(text[:, 4:8], text[:, 5:], first.memory)
@@ -280,7 +295,7 @@ NUMERICS = Section(
         Check(
             "reference",
             "The model computes the equations as the paper writes them, one head, query and key at "
-            "a time, with dropout and memory.",
+            "a time, or one unit of an LSTM, with dropout and memory.",
             r"A_{ij} = (q_i + u)^\top k_j + (q_i + v)^\top W_{k,R} R_{i-j}",
             _reference,
         ),
@@ -301,8 +316,8 @@ NUMERICS = Section(
         ),
         Check(
             "extreme",
-            r"Logits and scores of $\pm 10^4$ overflow nothing: losses and gradients are finite, "
-            "and probabilities sum to one.",
+            r"Logits, and scores or gates, of $\pm 10^4$ overflow nothing: losses and gradients "
+            "are finite, and probabilities sum to one.",
             r"\log p_j = (a_j - \max a) - \log \sum_k e^{a_k - \max a}",
             _extreme,
         ),

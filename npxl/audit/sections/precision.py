@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from npxl.audit.frame import Figure, Progress, Result, Subject
 from npxl.audit.reach import layer_outputs
+from npxl.config import ModelConfig
 from npxl.layers.positions import sinusoid
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 from npxl.page.pictures import Picture
 
 Array = NDArray[Any]
@@ -55,7 +56,7 @@ def precision(subject: Subject, progress: Progress) -> Iterable[Result]:
 
 
 def _scores_and_gradients(
-    single: TransformerXL, double: TransformerXL, text: Array
+    single: SegmentModel, double: SegmentModel, text: Array
 ) -> Iterable[Result]:
     inputs, targets = text[:, :_SEGMENT], text[:, 1 : _SEGMENT + 1]
     (log_p, _), (exact, _) = (
@@ -126,6 +127,9 @@ def _exponent(errors: Array) -> float:
 
 
 def far_positions(subject: Subject, progress: Progress) -> Iterable[Result]:
+    if not isinstance(subject.config, ModelConfig):
+        yield Result.nothing("sinusoids", "There are no positions.")
+        return
     if subject.config.learns_positions:
         why = f"attn_type {subject.config.attn_type} has a table instead of sinusoids."
         yield Result.nothing("sinusoids", why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from npxl.audit.frame import Check, Figure, Progress, Result, Rows, Section, Subject, worst
 from npxl.audit.invariants import cases, cut, row
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
+from npxl.config import ModelConfig, with_options
 from npxl.inference.evaluation import score, warm_up_segments
 from npxl.invariants.adapters import NpxlModel
 from npxl.invariants.averages import check_empty_start
@@ -25,7 +25,8 @@ from npxl.invariants.recurrence import (
     check_shift_covariance,
 )
 from npxl.invariants.states import check_memory_is_constant, check_memory_update
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.plain_reader import PlainReader
+from npxl.models.segment_model import SegmentModel
 from npxl.page.pictures import Picture
 
 Array = NDArray[Any]
@@ -34,24 +35,26 @@ ROUNDING = 1e-12
 """Of log-probabilities of a few layers in float64 that are added up in another order."""
 CLEARLY = 1e-6
 """What a difference that has to be there exceeds, far above rounding."""
+_NO_ATTENTION = "There is no attention: all that was read is in the state."
 _LENGTH = 24
 _MOST_LAYERS = 3
 
 
-def _windowed(subject: Subject, **changes: Any) -> TransformerXL:
+def _windowed(subject: Subject, **changes: Any) -> SegmentModel:
     """A model whose window is as wide as its memory allows without a cut being noticed."""
     config = subject.small
-    widest = config.mem_len + 1
-    window = min(config.attn_window or widest, widest)
+    window = config.attn_window
+    if config.mem_len is not None:
+        window = min(window or config.mem_len + 1, config.mem_len + 1)
     return subject.model(**{"attn_window": window, "ext_len": 0, **changes})
 
 
-def _read(model: TransformerXL, text: Array, lengths: Sequence[int]) -> Array:
+def _read(model: SegmentModel, text: Array, lengths: Sequence[int]) -> Array:
     """log p [B, T, V] after every token of a text [B, T] that is read in segments."""
     return read(NpxlModel(model), text, lengths)[0]
 
 
-def _text(model: TransformerXL, draw: np.random.Generator, batch_size: int = 2) -> Array:
+def _text(model: SegmentModel, draw: np.random.Generator, batch_size: int = 2) -> Array:
     return draw.integers(0, model.config.vocab_size, (batch_size, _LENGTH))
 
 
@@ -60,18 +63,20 @@ def _apart(a: Array, b: Array) -> float:
     return float(np.abs(a - b).max(initial=0))
 
 
-def _window(model: TransformerXL) -> str:
+def _window(model: SegmentModel) -> str:
+    if not model.config.attends:
+        return ""
     return f"W = {model.config.attn_window}, M = {model.config.mem_len}"
 
 
 def _segmentation(subject: Subject, progress: Progress) -> Iterable[Result]:
     model, draw = _windowed(subject), subject.draw("recurrence/segmentation")
     text, halves = _text(model, draw), [_LENGTH // 2, _LENGTH // 2]
-    named = "however a text is cut"
-    if not model.config.encodes_distances:
+    named, config = "however a text is cut", model.config
+    if isinstance(config, ModelConfig) and not config.encodes_distances:
         yield Result.nothing(
             named,
-            f"attn_type {model.config.attn_type} encodes places: what is remembered has the place "
+            f"attn_type {config.attn_type} encodes places: what is remembered has the place "
             "that it had, so scores depend on the segmentation, and the next row says how much.",
         )
         yield Result.of(
@@ -85,10 +90,14 @@ def _segmentation(subject: Subject, progress: Progress) -> Iterable[Result]:
     examples = cases(draw, _LENGTH)
     check = check_segmentation_invariance
     yield row(named, check, NpxlModel(model), examples, _window(model))
+    if config.mem_len is None:
+        yield Result.nothing("with tokens that are read again", _NO_ATTENTION)
+        yield Result.nothing("one key more notices a cut", _NO_ATTENTION)
+        return
     again = _windowed(subject, ext_len=subject.small.ext_len or 2)
     told = f"{_window(again)}, ext_len {again.config.ext_len}"
     yield row("with tokens that are read again", check, NpxlModel(again), examples, told)
-    wider = model.reconfigured(attn_window=model.config.mem_len + 2)
+    wider = model.reconfigured(attn_window=config.mem_len + 2)
     yield Result.of(
         "one key more notices a cut",
         _apart(_read(wider, text, halves), _read(wider, text, [_LENGTH])),
@@ -114,26 +123,35 @@ def _memory(subject: Subject, progress: Progress) -> Iterable[Result]:
         ("nothing writes into it", check_memory_is_constant),
         ("how it begins", check_empty_start),
     ):
-        yield row(name, check, model, examples, f"initial_memory {model.initial_memory}")
+        if "memory" in check.needs and model.memory is None:
+            why = "It is a state of one size, and no cache of positions."
+            yield Result.nothing(name, why)
+        else:
+            told = f"initial_memory {model.initial_memory}" if model.averages else ""
+            yield row(name, check, model, examples, told)
 
 
 def _reach(subject: Subject, progress: Progress) -> Iterable[Result]:
+    if not subject.config.attends:
+        why = "There is no window that layers could add up: the next check says what is reached."
+        yield Result.nothing("layer 1", why)
+        return
     model = _windowed(subject, n_layer=min(subject.config.n_layer, _MOST_LAYERS))
     yield from _reach_of(model, cut(subject.draw("recurrence/reach"), _LENGTH), subject)
 
 
 def _reach_as_configured(subject: Subject, progress: Progress) -> Iterable[Result]:
     config = subject.small
-    if config.reach_is_exact:
-        why = f"W = {config.attn_window} is at most M + 1 = {config.mem_len + 1}: as above."
+    if config.reach_is_exact and config.attends:
+        why = f"W = {config.attn_window} is at most M + 1, with M = {config.mem_len}: as above."
         yield Result.nothing("layer 1", why)
         return
     model = subject.model(n_layer=min(subject.config.n_layer, _MOST_LAYERS), ext_len=0)
-    length = 2 + config.mem_len // 2
+    length = 2 + (config.mem_len or 0) // 2
     yield from _reach_of(model, [length] * (_LENGTH // length), subject)
 
 
-def _reach_of(model: TransformerXL, lengths: Sequence[int], subject: Subject) -> Iterable[Result]:
+def _reach_of(model: SegmentModel, lengths: Sequence[int], subject: Subject) -> Iterable[Result]:
     """A row for each layer: how many cells differ from what windows and memory let through."""
     config = model.config
     tokens = subject.draw("recurrence/reach/text").integers(0, config.vocab_size, sum(lengths))
@@ -150,19 +168,23 @@ def _reach_of(model: TransformerXL, lengths: Sequence[int], subject: Subject) ->
                 "beyond": Figure(int((found & ~expected).sum()), 0, 0),
                 "missing": Figure(int((expected & ~found).sum()), None if may_miss else 0),
             },
-            f"{_window(model)}; {expected.sum()} cells, in segments {list(lengths)}.",
+            "; ".join(filter(None, [_window(model), f"{expected.sum()} cells"]))
+            + f", in segments {list(lengths)}.",
             (found, expected),
         )
 
 
 def _causality(subject: Subject, progress: Progress) -> Iterable[Result]:
     examples = cases(subject.draw("recurrence/causality"), _LENGTH)
+    yield row("as configured", check_causality, NpxlModel(subject.model()), examples)
     for name, model in {
-        "as configured": subject.model(),
         "without memory": subject.model(mem_len=0),
         "a window of one key": subject.model(attn_window=1),
     }.items():
-        yield row(name, check_causality, NpxlModel(model), examples)
+        if model.config.attends:
+            yield row(name, check_causality, NpxlModel(model), examples)
+        else:
+            yield Result.nothing(name, _NO_ATTENTION)
 
 
 def _shift(subject: Subject, progress: Progress) -> Iterable[Result]:
@@ -182,12 +204,15 @@ def _shift(subject: Subject, progress: Progress) -> Iterable[Result]:
 
 
 def _clamp(subject: Subject, progress: Progress) -> Iterable[Result]:
-    draw = subject.draw("recurrence/clamp")
-    furthest = subject.small.clamp_len or _CLAMP_LEN
+    config, draw = subject.small, subject.draw("recurrence/clamp")
+    if not isinstance(config, ModelConfig):
+        yield Result.nothing("no key beyond C", "There are no distances.")
+        return
+    furthest = config.clamp_len or _CLAMP_LEN
     length = (furthest + 2) // 2
     options: dict[str, Any] = {"attn_window": None, "ext_len": 0, "initial_memory": "empty"}
     lengths = [length] * 4
-    told = "" if subject.small.clamp_len else f"The configuration clamps nothing: C = {furthest}. "
+    told = "" if config.clamp_len else f"The configuration clamps nothing: C = {furthest}. "
     for name, n_keys in (("no key beyond C", furthest + 1), ("one key beyond C", furthest + 2)):
         model = subject.model(**options, clamp_len=furthest, mem_len=n_keys - length)
         wider = _with_clamp_len(model, furthest + 3)
@@ -220,9 +245,9 @@ def _clamp(subject: Subject, progress: Progress) -> Iterable[Result]:
 _CLAMP_LEN = 4
 
 
-def _with_clamp_len(model: TransformerXL, clamp_len: int) -> TransformerXL:
+def _with_clamp_len(model: SegmentModel, clamp_len: int) -> SegmentModel:
     """The same parameters with a longer clamp; learned tables get rows for what is further."""
-    longer = TransformerXL(replace(model.config, clamp_len=clamp_len), 1, model.dtype)
+    longer = type(model)(with_options(model.config, clamp_len=clamp_len), 1, model.dtype)
     for name, view in model.params.items():
         rows = longer.params[name]
         rows[len(rows) - len(view) :] = view
@@ -239,7 +264,7 @@ def _streams(subject: Subject, progress: Progress) -> Iterable[Result]:
 def _reader(subject: Subject, progress: Progress) -> Iterable[Result]:
     model, draw = subject.model(), subject.draw("recurrence/reader")
     config, text = model.config, _text(model, draw, 3)
-    told = "" if config.attn_type == "dai" else f"attn_type {config.attn_type} reads by forward. "
+    told = "It reads by forward. " if isinstance(model.reader(1), PlainReader) else ""
     apart = 0.0
     for lengths in ([1] * _LENGTH, [_LENGTH], *(cut(draw, _LENGTH) for _ in range(4))):
         for rows in (slice(0, 1), slice(0, 3)):  # one token of one stream has its own kernels
@@ -272,8 +297,11 @@ def _reader(subject: Subject, progress: Progress) -> Iterable[Result]:
 def _evaluation(subject: Subject, progress: Progress) -> Iterable[Result]:
     model, draw = subject.model(), subject.draw("recurrence/evaluation")
     tgt_len = 3
-    warm_up = warm_up_segments(model.config, tgt_len) or 0
-    n_tokens = tgt_len * (warm_up + 4 * 3) + 2  # and a tail that is no whole segment
+    warm_up = warm_up_segments(model.config, tgt_len)
+    told = f"{warm_up} segments of {tgt_len} warm each stream up."
+    if warm_up is None:
+        told = "One pass, however many streams are asked for: nothing less warms a state up."
+    n_tokens = tgt_len * ((warm_up or 0) + 4 * 3) + 2  # and a tail that is no whole segment
     tokens = draw.integers(0, model.config.vocab_size, n_tokens)
     sequential = score(model, tokens, tgt_len, n_streams=1)
     for n_streams, n_workers in ((4, 1), (3, 2)):
@@ -281,8 +309,7 @@ def _evaluation(subject: Subject, progress: Progress) -> Iterable[Result]:
         yield Result.of(
             f"{n_streams} streams, {n_workers} workers", _apart(parallel, sequential),
             at_most=ROUNDING,
-            detail=f"Losses of {n_tokens - 1} tokens; {warm_up} segments of {tgt_len} warm each "
-            "stream up.",
+            detail=f"Losses of {n_tokens - 1} tokens. {told}",
         )  # fmt: skip
 
 
@@ -333,7 +360,8 @@ RECURRENCE = Section(
         r"$N(W-1)$ tokens before it and of nothing else, however the text is cut, whoever reads "
         "beside it, and whichever of the ways to read is taken.\n\n"
         "Where the configuration's own window is wider, or there is none, what depends on cuts is "
-        r"checked with $W = M + 1$, and the rest as it is configured."
+        r"checked with $W = M + 1$, and the rest as it is configured. A state of one size, as an "
+        "LSTM's, has no window: a prediction is a function of all tokens before it."
     ),
     checks=(
         Check(

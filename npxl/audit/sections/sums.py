@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from npxl.audit.frame import Check, Figure, Progress, Result, Subject
 from npxl.audit.segments import Segment, segment
-from npxl.config import ModelConfig
-from npxl.models.transformer_xl import TransformerXL
+from npxl.config import LanguageModelConfig, with_options
+from npxl.models.architectures import model_class
+from npxl.models.segment_model import SegmentModel
 
 Array = NDArray[Any]
 
@@ -25,11 +25,10 @@ def _run_tied(subject: Subject, progress: Progress) -> Iterator[Result]:
     """Against a model that has a tensor of its own for each use, with the same values."""
     tied = subject.model()
     config = tied.config
-    apart = replace(
-        config, tie_weight=False, tie_projs=(),
-        untie_r=config.untie_r or config.shares_biases,
-    )  # fmt: skip
-    untied = TransformerXL(apart, dtype=np.float64)
+    apart = with_options(config, tie_weight=False, tie_projs=())
+    if config.shares_biases:
+        apart = with_options(apart, untie_r=True)
+    untied: SegmentModel = model_class(apart)(apart, dtype=np.float64)
     uses: dict[str, list[str]] = {}
     for name, tensor in untied.params.items():
         source = _source(name, config)
@@ -53,7 +52,7 @@ def _run_tied(subject: Subject, progress: Progress) -> Iterator[Result]:
         yield Result(source, figures, f"{len(names)} uses: {', '.join(names)}.")
 
 
-def _source(name: str, config: ModelConfig) -> str:
+def _source(name: str, config: LanguageModelConfig) -> str:
     """The tensor of the model with ties that an untied model's tensor is a use of."""
     parts = name.split(".")
     if config.shares_biases and parts[-2:] in (["attention", "u"], ["attention", "v"]):
@@ -91,12 +90,12 @@ def _run_sums(subject: Subject, progress: Progress) -> Iterator[Result]:
         yield Result.of(name, np.abs(total - parts).max() / largest, TOLERANCE, detail)
 
 
-def _gradient(model: TransformerXL, part: Segment, dnll: Array) -> Any:
+def _gradient(model: SegmentModel, part: Segment, dnll: Array) -> Any:
     fwd = model.forward(part.inputs, part.targets, part.memory)
     return model.backward(fwd, dnll)
 
 
-def _flat(model: TransformerXL, part: Segment, dnll: Array) -> Array:
+def _flat(model: SegmentModel, part: Segment, dnll: Array) -> Array:
     flat: Array = _gradient(model, part, dnll).flat
     return flat
 

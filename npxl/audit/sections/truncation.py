@@ -11,20 +11,11 @@ from numpy.typing import NDArray
 from npxl.audit.frame import Check, Figure, Progress, Result, Section, Subject, worst
 from npxl.audit.sections.left_out import LEFT_OUT, TRAINED, pictures
 from npxl.audit.sections.two_segments import NOTHING, TwoSegments
-from npxl.config import ModelConfig
 
 Array = NDArray[Any]
 
 TOLERANCE = 1e-11
 _LEAST_DIFFERENCE = 1e-6
-
-
-def _writes_memory(name: str, config: ModelConfig) -> bool:
-    """Whether a tensor has a part in what is cached: all but the last layer's and the output's."""
-    parts = name.split(".")
-    if parts[0] == "layers":
-        return int(parts[1]) < config.n_layer - 1
-    return parts[0] == "embedding" or (parts[0] == "attention" and config.n_layer > 1)
 
 
 def _run_proof(subject: Subject, progress: Progress) -> Iterator[Result]:
@@ -43,7 +34,7 @@ def _run_proof(subject: Subject, progress: Progress) -> Iterator[Result]:
             for memory in ("frozen", "recomputed")
         )
         expected = {"at_least": _LEAST_DIFFERENCE}
-        if not _writes_memory(name, two.config):
+        if not two.model.writes_memory(name):
             expected = {"at_most": TOLERANCE}
         yield Result(
             name,
@@ -120,7 +111,7 @@ TRUNCATION = Section(
     proves="The memory $m$ is made by the same parameters $\\theta$, and held constant: the "
     "gradient $g$ that npxl returns is the partial derivative, and what would come through the "
     "memory is left out of it. That is measured on two segments, without dropout and with nothing "
-    "read twice, through `npxl.reference`, by complex steps.\n\n"
+    "read twice, through the reference, by complex steps.\n\n"
     "How much is left out depends on the parameters. Those of an audit are large and random, so "
     "that no gradient is lost to rounding: more goes through the memory there than in a trained "
     "model.",
@@ -129,7 +120,7 @@ TRUNCATION = Section(
             "stop-gradient",
             "With the memory frozen, the derivative along a random direction of a tensor is that "
             "of the gradient; with the memory computed anew by the moved parameters it is another "
-            "one if the tensor has a part in what is cached, and the same if it has none.",
+            "one if the tensor has a part in the memory, and the same if it has none.",
             _SEPARATE,
             _run_proof,
         ),

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from npxl.audit.frame import Check, Figure, Progress, Result, Subject, worst
 from npxl.audit.segments import Segment, segment
+from npxl.config import ModelConfig
 from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.attention import attend_backward, attend_forward
 from npxl.layers.dropout import MaskKey, dropout_forward
 from npxl.layers.embedding import embedding_backward
+from npxl.layers.lstm import LSTMCache
 from npxl.memory import Memory
 from npxl.models.ends import tables
-from npxl.models.transformer_xl import TransformerXL
+from npxl.models.segment_model import SegmentModel
 
 Array = NDArray[Any]
 
@@ -40,6 +42,7 @@ def _run(subject: Subject, progress: Progress) -> Iterator[Result]:
     model = subject.model()
     part = segment(subject, model, "structure/zeros", _TGT_LEN)
     yield from _beyond_the_window(subject, model)
+    yield from _padding(model, part)
     yield _later_inputs(model, part)
     yield _other_streams(model, part)
     yield from _ignored(model, part)
@@ -50,6 +53,9 @@ def _run(subject: Subject, progress: Progress) -> Iterator[Result]:
 def _keys(subject: Subject) -> Iterator[Result]:
     """Query by query: what it must not see has no gradient, and changes no bit of its output."""
     config, draw = subject.small, subject.draw("structure/zeros/keys")
+    if not isinstance(config, ModelConfig):
+        yield Result.nothing("keys that are masked", "There is no attention, and so no key.")
+        return
     q, m, shape = _N_QUERIES, _N_MEMORY, (config.n_head, config.d_head)
     n_keys = m + q
     window = config.window(n_keys)
@@ -90,7 +96,7 @@ def _keys(subject: Subject) -> Iterator[Result]:
     )  # fmt: skip
 
 
-def _beyond_the_window(subject: Subject, model: TransformerXL) -> Iterator[Result]:
+def _beyond_the_window(subject: Subject, model: SegmentModel) -> Iterator[Result]:
     """Memory that no query sees: longer than the window, whatever the configuration keeps."""
     name, config = "memory beyond the window", model.config
     if config.attn_window is None:
@@ -117,7 +123,20 @@ def _beyond_the_window(subject: Subject, model: TransformerXL) -> Iterator[Resul
     yield _row(name, _largest(results[1] - results[0]), flow, detail)
 
 
-def _later_inputs(model: TransformerXL, part: Segment) -> Result:
+def _padding(model: SegmentModel, part: Segment) -> Iterator[Result]:
+    """Rows and columns that fill up a recurrent layer's tiles."""
+    fwd = model.forward(part.inputs, part.targets, part.memory)
+    for n, cache in enumerate(fwd.stack.layers):
+        if isinstance(cache, LSTMCache):
+            _, n_streams, d = cache.cells.shape
+            own = np.zeros(cache.gates.shape, bool)
+            own[:, :n_streams, : 4 * d] = True
+            leak = worst((_largest(cache.gates[~own]), _largest(cache.hidden[:, n_streams:])))
+            detail = "Gates of no unit, and hidden states of no stream."
+            yield _row(f"padding of layer {n}", leak, _largest(cache.gates[own]), detail)
+
+
+def _later_inputs(model: SegmentModel, part: Segment) -> Result:
     """Causality, as a gradient: ∂nll_t / ∂(embedded inputs after t)."""
     leak = flow = 0.0
     first = part.inputs.shape[1] - part.targets.shape[1]
@@ -131,7 +150,7 @@ def _later_inputs(model: TransformerXL, part: Segment) -> Result:
     return _row("inputs after the scored one", leak, flow, "Gradient of one loss at a time.")
 
 
-def _other_streams(model: TransformerXL, part: Segment) -> Result:
+def _other_streams(model: SegmentModel, part: Segment) -> Result:
     dnll = part.dnll.copy()
     dnll[1:] = 0
     fwd = model.forward(part.inputs, part.targets, part.memory)
@@ -140,7 +159,7 @@ def _other_streams(model: TransformerXL, part: Segment) -> Result:
     return _row("other streams", _largest(gradient[1:]), _largest(gradient[:1]), detail)
 
 
-def _ignored(model: TransformerXL, part: Segment) -> Iterator[Result]:
+def _ignored(model: SegmentModel, part: Segment) -> Iterator[Result]:
     targets = part.targets.copy()
     targets[:, ::2] = IGNORE
     fwd = model.forward(part.inputs, targets, part.memory)
@@ -156,7 +175,7 @@ def _ignored(model: TransformerXL, part: Segment) -> Iterator[Result]:
     )
 
 
-def _unused_rows(model: TransformerXL, part: Segment) -> Iterator[Result]:
+def _unused_rows(model: SegmentModel, part: Segment) -> Iterator[Result]:
     """Of tables, with symbols 0 and 1 alone in the segment: by the embedding, and by both ends."""
     inputs, targets = part.inputs % 2, np.zeros_like(part.targets)
     fwd = model.forward(inputs, targets, part.memory)
@@ -203,8 +222,8 @@ def _largest(x: Array) -> float:
 ZEROS = Check(
     name="zeros",
     proves="What must not matter does not, to the last bit: neither a masked key, nor a garbage "
-    "cell of the shift, nor memory beyond the window, nor a later token, another stream, a target "
-    "to ignore, a row of a table that no token uses, or a dropped entry.",
+    "cell of the shift, nor memory beyond the window, nor what fills up a tile, nor a later token, "
+    "another stream, a target to ignore, a row of a table that no token uses, or a dropped entry.",
     equation=r"\frac{\partial L}{\partial x} = 0 \quad \text{exactly}",
     run=_run,
 )
