@@ -4,11 +4,18 @@ from pathlib import Path
 
 import numpy as np
 
-from npxl import ModelConfig, TrainConfig
+from npxl import TrainConfig
+from npxl.config import config_of
 from npxl.training.loop import Trainer
 from npxl.training.run import Run
 
 MODEL = dict(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=16, mem_len=8, dropout=0.1)
+LSTM = dict(n_layer=2, d_model=12, dropout=0.1)
+OTHERS = {
+    "lstm": dict(architecture="lstm"),
+    "vanilla": dict(mem_len=0, attn_type="al-rfou", clamp_len=7),
+}
+"""Models to compare with, as `create` takes them."""
 TRAIN = dict(
     batch_size=3,
     tgt_len=8,
@@ -31,10 +38,13 @@ def write_text(path: Path, n_words: int = 800) -> Path:
 
 
 def create(folder: Path, text: Path, model=None, **train) -> Run:
+    options = {"architecture": "transformer_xl", **(model or {})}
+    architecture = options.pop("architecture")
+    ordinary = LSTM if architecture == "lstm" else MODEL
     return Run.create(
         folder,
         text,
-        ModelConfig(**{**MODEL, **(model or {})}),
+        config_of(architecture, {**ordinary, **options}),
         TrainConfig(**{**TRAIN, **train}),
         command=["npxl", "train"],
     )

@@ -1,16 +1,17 @@
 """Models whose gradients are large, and texts that they read.
 
-What is drawn is in npxl.testing, but for configurations of an LSTM.
+What is drawn is in npxl.testing, but for configurations of other models than a Transformer-XL.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from npxl import LSTMConfig
 from npxl.models.architectures import model_class
-from npxl.testing.strategies import clusters
+from npxl.testing.strategies import clusters, configs
 
 
 @st.composite
@@ -28,6 +29,22 @@ def lstm_configs(draw, **options):
         for name, value in {**strategies, **options}.items()
     }
     return LSTMConfig(**{**draw(clusters(drawn["vocab_size"], drawn["d_model"])), **drawn})
+
+
+def kinds(**options):
+    """By kind of model, small configurations; options given are for the kinds that have them."""
+    of_an_lstm = {field.name for field in fields(LSTMConfig)}
+    return {
+        "transformer-xl": configs(**options),
+        "vanilla": configs(**{**options, "mem_len": 0, "attn_type": "al-rfou"}),
+        "lstm": lstm_configs(**{n: value for n, value in options.items() if n in of_an_lstm}),
+    }
+
+
+def each_kind(**options):
+    """A test for each kind of model: its `configs` are those of `kinds`."""
+    found = kinds(**options)
+    return pytest.mark.parametrize("configs", found.values(), ids=found)
 
 
 def model_for(config, seed=0, dtype=np.float64):

@@ -10,7 +10,8 @@ import safetensors.numpy
 from small_runs import create, finish, write_text
 
 import npxl
-from npxl import Memory, ModelConfig, NpxlError, TransformerXL
+from npxl import LSTMConfig, Memory, ModelConfig, NpxlError, TransformerXL
+from npxl.models.architectures import model_class
 from npxl.models.files import save_model
 from npxl.training.checkpoints import (
     Checkpoint,
@@ -28,9 +29,12 @@ from npxl.training.schedules import Plateau
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=1, d_model=8, d_head=4, d_inner=8, mem_len=3)
 
 
-def example(dtype=np.float32, length=3) -> Checkpoint:
+RECURRENT = LSTMConfig(vocab_size=7, n_layer=2, d_model=8)
+
+
+def example(dtype=np.float32, length=3, config=CONFIG) -> Checkpoint:
     draw = np.random.default_rng(5)
-    model = TransformerXL(CONFIG, dtype=dtype)
+    model = model_class(config)(config, dtype=dtype)
     size = model.params.flat.size
     return Checkpoint(
         model=model,
@@ -52,9 +56,9 @@ def example(dtype=np.float32, length=3) -> Checkpoint:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("length", [0, 3])
-def test_what_is_saved_is_loaded(tmp_path, dtype, length):
-    saved = example(dtype, length)
+@pytest.mark.parametrize(("config", "length"), [(CONFIG, 0), (CONFIG, 3), (RECURRENT, 2)])
+def test_what_is_saved_is_loaded(tmp_path, dtype, config, length):
+    saved = example(dtype, length, config)
     save_checkpoint(tmp_path / "c.safetensors", saved)
     loaded = load_checkpoint(tmp_path / "c.safetensors")
     assert loaded.progress == saved.progress == load_progress(tmp_path / "c.safetensors")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npxl import ModelConfig, NpxlError, TransformerXL
+from npxl import LSTM, LSTMConfig, ModelConfig, NpxlError, TransformerXL
 from npxl.inference import generate
 from npxl.inference.generation import choose
 from npxl.testing.strategies import DISTANCES, PLACES
@@ -23,6 +23,14 @@ def make_model(seed=0, **changes):
         vocab_size=V, n_layer=2, n_head=2, d_model=8, d_head=3, d_inner=8, mem_len=5, init_std=0.5
     )
     return TransformerXL(ModelConfig(**(shape | changes)), seed=seed, dtype=np.float64)
+
+
+def make_lstm(seed=0, **changes):
+    shape = dict(vocab_size=V, n_layer=2, d_model=8, init_std=0.5)
+    return LSTM(LSTMConfig(**(shape | changes)), seed=seed, dtype=np.float64)
+
+
+each_kind = pytest.mark.parametrize("make", [make_model, make_lstm])
 
 
 @pytest.mark.fault("KY #49", "HF #505", "cybertronai #16", "HF #4752", "HF #4826", "HF #5462")
@@ -85,26 +93,31 @@ def test_with_an_encoding_of_places_what_is_seen_is_read_again(config, n_prompt,
         assert log_prob == pytest.approx(log_p[0, -1, token], abs=1e-12)
 
 
-def test_greedy_takes_the_most_probable_token_each_time():
-    model = make_model()
+@each_kind
+def test_greedy_takes_the_most_probable_token_each_time(make):
+    model = make()
     text = [3, 1]
     for token, log_prob in generate(model, text.copy(), 10, temperature=0):
-        whole = model.reconfigured(attn_window=model.config.mem_len + 1)
+        whole = model
+        if model.config.mem_len is not None:
+            whole = model.reconfigured(attn_window=model.config.mem_len + 1)
         log_p, _ = whole.log_probs(np.array([text]), whole.init_memory(1))
         assert token == log_p[0, -1].argmax()
         assert log_prob == pytest.approx(log_p[0, -1].max(), abs=1e-12)
         text.append(token)
 
 
-def test_a_seed_draws_the_same_tokens_and_another_seed_others():
-    model = make_model(init_std=0.1)
+@each_kind
+def test_a_seed_draws_the_same_tokens_and_another_seed_others(make):
+    model = make(init_std=0.1)
     drawn = [[g.token for g in generate(model, [0], 40, seed=seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.fault("HF #4752", "HF #4826", "HF #5462")
-def test_tokens_come_one_by_one_and_none_is_predicted_in_vain():
-    model = make_model()
+@each_kind
+def test_tokens_come_one_by_one_and_none_is_predicted_in_vain(make):
+    model = make()
     calls = []
 
     class Counting:

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from support import model_for, tokens
 
 import npxl
-from npxl import MaskKey, ModelConfig, NpxlError
+from npxl import LSTMConfig, MaskKey, ModelConfig, NpxlError
 from npxl.audit.gradient_report import Error
 from npxl.audit.gradients import INPUT, gradcheck
+from npxl.config import with_options
 from npxl.layers import attention, feed_forward
 from npxl.models import decoder_layer, segment_model
 from npxl.testing.strategies import ATTN_TYPES, configs
 
 CONFIG = ModelConfig(vocab_size=7, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=8, mem_len=5)
+VANILLA = replace(CONFIG, mem_len=0, attn_type="al-rfou", clamp_len=4)
+RECURRENT = LSTMConfig(vocab_size=7, n_layer=2, d_model=6)
 
 
 def segment(config, batch_size, length, seed=0, m=3):
@@ -26,7 +29,8 @@ def segment(config, batch_size, length, seed=0, m=3):
     memory = model.init_memory(batch_size)
     if m:
         before = tokens((batch_size, m), seed + 1, config.vocab_size)
-        _, memory = model.reconfigured(mem_len=m, ext_len=0).log_probs(before, memory)
+        reads = with_options(config, mem_len=m, ext_len=0)
+        _, memory = type(model)(reads, params=model.params).log_probs(before, memory)
     inputs = tokens((batch_size, config.ext_len + length), seed + 2, config.vocab_size)
     targets = tokens((batch_size, length), seed + 3, config.vocab_size)
     return model, inputs, targets, memory
@@ -44,6 +48,7 @@ def segment(config, batch_size, length, seed=0, m=3):
 @example(config=replace(CONFIG, mem_len=0), batch_size=2, length=3, m=0, seed=0)
 @example(config=replace(CONFIG, attn_window=1), batch_size=2, length=3, m=2, seed=0)
 @example(config=replace(CONFIG, n_head=1), batch_size=1, length=3, m=5, seed=0)
+@example(config=VANILLA, batch_size=2, length=4, m=0, seed=0)
 def test_every_gradient_is_right(config, batch_size, length, m, seed):
     model, inputs, targets, memory = segment(config, batch_size, length, seed, m)
     report = gradcheck(model, inputs, targets, memory, MaskKey(seed), entries=3, seed=seed)
@@ -51,10 +56,16 @@ def test_every_gradient_is_right(config, batch_size, length, m, seed):
     assert {check.name for check in report.tensors} == {INPUT, *model.params}
 
 
-@pytest.mark.parametrize("attn_type", ATTN_TYPES)
-def test_every_entry_of_one_model(attn_type):
-    config = replace(CONFIG, attn_type=attn_type, clamp_len=4)
-    model, inputs, targets, memory = segment(config, 2, 4)
+@pytest.mark.parametrize(
+    ("config", "m"),
+    [
+        *((replace(CONFIG, attn_type=attn_type, clamp_len=4), 3) for attn_type in ATTN_TYPES),
+        (VANILLA, 0),
+        (RECURRENT, 3),
+    ],
+)
+def test_every_entry_of_one_model(config, m):
+    model, inputs, targets, memory = segment(config, 2, 4, m=m)
     report = gradcheck(model, inputs, targets, memory, entries=None)
     assert report.passed, f"\n{report}"
     assert sum(check.entries for check in report.tensors) == model.params.flat.size + 2 * 4 * 6

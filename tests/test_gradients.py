@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import seeds
-from support import model_for, tokens
+from support import each_kind, model_for, tokens
 
 from npxl import ModelConfig, TransformerXL, threads
 from npxl.layers import softmax
-from npxl.testing.strategies import configs
 from npxl.training import gradients
 from npxl.training.gradients import Gradient
 from npxl.training.optimizers import gradient_norm
@@ -103,15 +102,19 @@ def test_sums_clearing_and_the_norm_are_those_of_the_whole_vector(block, touched
         assert not total.flat.any()
 
 
+@each_kind(vocab_size=st.integers(4, 30), ext_len=0, mem_len=2, n_layer=1)
 @given(
-    config=configs(vocab_size=st.integers(4, 30), ext_len=0, mem_len=2, n_layer=1),
+    data=st.data(),
     block=blocks,
     n_workers=st.integers(1, 3),
     batch_chunk=st.integers(1, 2),
     seed=seeds,
 )
-def test_steps_leave_nothing_behind_and_miss_nothing(config, block, n_workers, batch_chunk, seed):
+def test_steps_leave_nothing_behind_and_miss_nothing(
+    configs, data, block, n_workers, batch_chunk, seed
+):
     """Other rows in every step, other clusters; the gradient is the model's own, zeros included."""
+    config = data.draw(configs)
     model = model_for(config, seed)
     with mock.patch.object(gradients, "_BLOCK", block):
         workers = Workers(model, 3, n_workers, batch_chunk)

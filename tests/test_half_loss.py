@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
 from small_runs import MODEL, TRAIN, contents, create, finish, write_text
-from support import model_for, tokens
+from support import each_kind, model_for, tokens
 
 from npxl import MaskKey, ModelConfig
 from npxl.data.streams import Streams
 from npxl.inference import evaluate
-from npxl.testing.strategies import configs
 from npxl.training.loop import Trainer, scored_targets
 from npxl.training.metrics import read_metrics
 from npxl.training.run import Run
@@ -29,9 +28,10 @@ def test_the_last_half_of_the_positions_is_scored_and_the_middle_one_too(tgt_len
     assert scored_targets(targets, "full") is targets
 
 
-@example(config=ModelConfig(vocab_size=5, n_layer=1, n_head=1, d_model=4), tgt_len=1, seed=0)
-@given(config=configs(), tgt_len=st.integers(1, 5), seed=seeds)
-def test_it_is_the_loss_whose_cotangent_is_zero_in_the_first_half(config, tgt_len, seed):
+@each_kind()
+@given(data=st.data(), tgt_len=st.integers(1, 5), seed=seeds)
+def test_it_is_the_loss_whose_cotangent_is_zero_in_the_first_half(configs, data, tgt_len, seed):
+    config = data.draw(configs)
     model = model_for(config, seed)
     batch_size, n_before = 2, 3
     before = tokens((batch_size, n_before), seed, config.vocab_size)

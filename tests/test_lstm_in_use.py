@@ -98,6 +98,17 @@ def test_everything_that_is_done_with_a_run(here, capsys):
 
 
 @pytest.mark.parametrize(
+    ("name", "architecture"), [("lstm", "lstm"), ("vanilla", "transformer_xl")]
+)  # fmt: skip
+def test_a_preset_to_compare_with_is_audited(here, capsys, name, architecture):
+    only = ["gradients/first-segment", "structure/sums", "recurrence/streams"]
+    assert main(["audit", f"--preset={name}", "--only", *only, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["passed"]
+    assert (printed["architecture"], len(printed["checks"])) == (architecture, 3)
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["train", "text.txt", *OPTIONS, "--n-head=2"], "n_head is 2, but the architecture lstm"),

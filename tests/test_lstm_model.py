@@ -17,7 +17,6 @@ from npxl import (
     Memory,
     ModelConfig,
     NpxlError,
-    Params,
     TransformerXL,
     gradcheck,
     load,
@@ -28,7 +27,6 @@ from npxl.models.ends import embedding_shapes, softmax_shapes
 from npxl.params import n_parameters
 from npxl.references import reference_mask
 from npxl.testing.strategies import segmentations
-from npxl.training.workers import Workers
 
 SMALL = LSTMConfig(vocab_size=5, n_layer=2, d_model=6)
 LENGTH = 12
@@ -109,29 +107,6 @@ def test_targets_to_ignore_and_tokens_that_are_not_scored_are_checked_too():
     assert not fwd.nll[0, 1:].any()
 
 
-def test_backpropagation_through_time_ends_where_the_segment_begins():
-    """With the state held fast the loss moves as the gradient says; computed anew, otherwise."""
-    model = model_for(SMALL)
-    first, second = batch(SMALL, 4, 2, 0), batch(SMALL, 4, 2, 1)
-    before = model.forward(*first, model.init_memory(2)).memory
-    gradient = model.backward(model.forward(*second, before)).flat
-    direction = np.random.default_rng(0).standard_normal(gradient.shape)
-
-    def slope(recompute):
-        losses = []
-        for step in (1e-5, -1e-5):
-            moved = LSTM(
-                SMALL, params=Params(model.params.shapes, model.params.flat + step * direction)
-            )
-            state = moved.forward(*first, moved.init_memory(2)).memory if recompute else before
-            losses.append(moved.forward(*second, state).nll.mean())
-        return (losses[0] - losses[1]) / 2e-5
-
-    along = float(gradient @ direction)
-    assert slope(recompute=False) == pytest.approx(along, rel=1e-7)
-    assert abs(slope(recompute=True) - along) > 1e-2 * abs(along)
-
-
 @given(config=lstm_configs(), lengths=segmentations(LENGTH), seed=seeds)
 def test_results_do_not_depend_on_the_segmentation(config, lengths, seed):
     model, text = model_for(config, seed), tokens((2, LENGTH), seed, config.vocab_size)
@@ -160,22 +135,6 @@ def test_streams_may_be_reordered_with_their_state(config, rows, seed):
     some = model.forward(inputs[rows], targets[rows], memory.select(rows))
     assert_eq(some.nll, every.nll[rows], atol=1e-13)
     assert_eq(some.memory.states, every.memory.select(rows).states, atol=1e-14)
-
-
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_any_number_of_workers_draws_the_same_masks_and_finds_the_same_gradient(n_workers):
-    config = replace(SMALL, dropout=0.4)
-    model = model_for(config)
-    inputs, targets = batch(config, 5, 4)
-    with Workers(model, 4, n_workers, batch_chunk=2) as workers:
-        workers.step(inputs, targets, MaskKey(3, 0))
-        result = workers.step(targets, inputs, MaskKey(3, 1))
-        memory = workers.memory
-    fwd = model.forward(inputs, targets, model.init_memory(4), MaskKey(3, 0))
-    fwd = model.forward(targets, inputs, fwd.memory, MaskKey(3, 1))
-    assert result.nll == pytest.approx(fwd.nll.mean(), rel=1e-14)
-    assert_eq(result.gradient.flat, model.backward(fwd).flat, rtol=1e-13)
-    assert_eq(memory.states, fwd.memory.states, atol=1e-14)
 
 
 @given(config=lstm_configs(dropout=0.0), seed=seeds)
@@ -239,16 +198,6 @@ def test_what_is_saved_comes_back_as_an_lstm(tmp_path):
 def test_forget_gates_begin_open():
     model = LSTM(SMALL)
     assert (model.layer(model.params, 1).bias == np.repeat([0, 1, 0, 0], 6)).all()
-
-
-def test_without_rng_nothing_is_dropped():
-    model = model_for(replace(SMALL, dropout=0.5))
-    inputs, targets = batch(SMALL)
-    memory = model.init_memory(2)
-    dropped = model.forward(inputs, targets, memory, MaskKey()).nll
-    kept = model.forward(inputs, targets, memory).nll
-    assert np.abs(dropped - kept).max() > 1e-3
-    assert_eq(kept, model.reconfigured(dropout=0.0).forward(inputs, targets, memory).nll)
 
 
 def test_the_state_is_a_constant_of_its_own():

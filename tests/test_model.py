@@ -15,13 +15,28 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import model_for, tokens
+from support import each_kind, model_for, tokens
 
-from npxl import IGNORE, MaskKey, Memory, ModelConfig, NpxlError, Params, TransformerXL, reference
+from npxl import (
+    IGNORE,
+    LSTMConfig,
+    MaskKey,
+    Memory,
+    ModelConfig,
+    NpxlError,
+    Params,
+    TransformerXL,
+    reference,
+)
+from npxl.config import with_options
+from npxl.models.architectures import model_class
 from npxl.references import reference_mask
 from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
 
 SMALL = ModelConfig(vocab_size=5, n_layer=2, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
+SMALL_LSTM = LSTMConfig(vocab_size=5, n_layer=2, d_model=6)
+VANILLA = dataclasses.replace(SMALL, mem_len=0, attn_type="al-rfou", clamp_len=9)
+each_small = pytest.mark.parametrize("config", [SMALL, SMALL_LSTM], ids=["transformer-xl", "lstm"])
 # With two hidden units layer normalisation returns ±1 and forgets what it was given.
 widths = st.sampled_from([4, 6, 8])
 
@@ -34,6 +49,7 @@ def batch(config, tgt_len=4, batch_size=2, seed=0):
 
 def some_memory(model, batch_size=2, length=3, seed=0):
     config = model.config
+    length = 2 if config.mem_len is None else length  # h and c
     shape = (config.n_layer, batch_size, length, config.d_model)
     return Memory(np.random.default_rng(seed).standard_normal(shape).astype(model.dtype))
 
@@ -46,6 +62,7 @@ ONE_OF_EACH = ModelConfig(
 @pytest.mark.fault("HF #9129")
 @example(config=ONE_OF_EACH, tgt_lens=[1], batch_size=1, seed=0, trained=False)
 @example(config=SMALL, tgt_lens=[1, 1, 3], batch_size=1, seed=0, trained=True)
+@example(config=VANILLA, tgt_lens=[3, 1], batch_size=2, seed=0, trained=True)
 @given(
     config=configs(),
     tgt_lens=st.lists(st.integers(1, 3), min_size=1, max_size=3),
@@ -74,8 +91,10 @@ def test_segment_after_segment_is_the_references(config, tgt_lens, batch_size, s
 
 
 @pytest.mark.fault("KY #98", "HF #3711", "HF #4698", "HF #4054")
-@given(config=configs(dropout=0.0, dropatt=0.0), seed=seeds)
-def test_nll_is_read_off_the_log_probabilities(config, seed):
+@each_kind(dropout=0.0, dropatt=0.0)
+@given(data=st.data(), seed=seeds)
+def test_nll_is_read_off_the_log_probabilities(configs, data, seed):
+    config = data.draw(configs)
     model = model_for(config, seed)
     inputs, targets = batch(config, seed=seed)
     memory = some_memory(model)
@@ -116,18 +135,26 @@ def floating_arrays(value, path="fwd"):
 
 
 @pytest.mark.fault("HF 4.35.2: float64 refused")
-@pytest.mark.parametrize("attn_type", ATTN_TYPES)
-@pytest.mark.parametrize("pre_lnorm", [False, True])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(
+            dataclasses.replace(SMALL, pre_lnorm=pre_lnorm, attn_type=attn_type, clamp_len=2)
+            for pre_lnorm in (False, True)
+            for attn_type in ATTN_TYPES
+        ),
+        VANILLA,
+        SMALL_LSTM,
+    ],
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_nothing_on_the_way_has_another_precision(dtype, pre_lnorm, attn_type):
-    config = dataclasses.replace(
-        SMALL, pre_lnorm=pre_lnorm, dropout=0.2, dropatt=0.2, attn_type=attn_type, clamp_len=2
-    )
-    model = TransformerXL(config, dtype=dtype)
+def test_nothing_on_the_way_has_another_precision(dtype, config):
+    config = with_options(config, dropout=0.2, dropatt=0.2)
+    model = model_class(config)(config, dtype=dtype)
     inputs, targets = batch(config)
     fwd = model.forward(inputs, targets, some_memory(model), MaskKey(1))
     arrays = dict(floating_arrays(fwd))
-    assert len(arrays) > 20
+    assert len(arrays) > 15
     assert {path for path, array in arrays.items() if array.dtype != dtype} == set()
     assert model.backward(fwd).dtype == dtype
     assert model.log_probs(inputs, some_memory(model))[0].dtype == dtype
@@ -159,13 +186,21 @@ def everything():
     config = dataclasses.replace(SMALL, dropout=0.2, dropatt=0.2, attn_window=5, ext_len=1)
     for attn_type, dtype in itertools.product(ATTN_TYPES, (np.float64, np.float32)):
         config = dataclasses.replace(config, attn_type=attn_type, clamp_len=3)
-        model = model_for(config, dtype=dtype)
-        fwd = model.forward(*batch(config), some_memory(model), MaskKey(1))
-        yield from (fwd.nll, fwd.memory.states, model.backward(fwd).flat)
+        yield from one_segment(model_for(config, dtype=dtype))
+    config = dataclasses.replace(SMALL_LSTM, dropout=0.2)
+    for dtype in (np.float64, np.float32):
+        yield from one_segment(model_for(config, dtype=dtype))
 
 
-@given(config=configs(d_model=widths, d_inner=st.integers(5, 8), ext_len=0), seed=seeds)
-def test_every_parameter_gets_a_gradient(config, seed):
+def one_segment(model):
+    fwd = model.forward(*batch(model.config), some_memory(model), MaskKey(1))
+    yield from (fwd.nll, fwd.memory.states, model.backward(fwd).flat)
+
+
+@each_kind(d_model=widths, d_inner=st.integers(5, 8), ext_len=0)
+@given(data=st.data(), seed=seeds)
+def test_every_parameter_gets_a_gradient(configs, data, seed):
+    config = data.draw(configs)
     assume(config.attn_window != 1)  # a query that sees one key has nothing to weigh
     model = model_for(config, seed)
     draw = np.random.default_rng(seed)  # every symbol among inputs and targets
@@ -184,7 +219,13 @@ def test_every_parameter_gets_a_gradient(config, seed):
 
 
 @pytest.mark.fault("HF #6236")
-@pytest.mark.parametrize("attn_type", ATTN_TYPES)
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(dataclasses.replace(SMALL, attn_type=each, clamp_len=2) for each in ATTN_TYPES),
+        SMALL_LSTM,
+    ],
+)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -194,10 +235,10 @@ def test_every_parameter_gets_a_gradient(config, seed):
         {"pre_lnorm": True},
     ],
 )
-def test_a_new_model_sends_a_gradient_to_every_parameter(attn_type, changes):
+def test_a_new_model_sends_a_gradient_to_every_parameter(config, changes):
     """As it is initialised: an output of zeros would send nothing back, to nothing before it."""
-    config = dataclasses.replace(SMALL, attn_type=attn_type, clamp_len=2, **changes)
-    model = TransformerXL(config, dtype=np.float64)
+    config = with_options(config, **changes)
+    model = model_class(config)(config, dtype=np.float64)
     inputs, targets = batch(config, 7)
     grads = model.backward(model.forward(inputs, targets, some_memory(model)))
     assert {name for name, gradient in grads.items() if not gradient.any()} == set()
@@ -216,11 +257,13 @@ def tied_to(name, config):
 
 
 @pytest.mark.fault("HF #848")
-@given(config=configs(), seed=seeds)
-def test_a_tied_gradient_is_the_sum_of_the_untied(config, seed):
+@each_kind()
+@given(data=st.data(), seed=seeds)
+def test_a_tied_gradient_is_the_sum_of_the_untied(configs, data, seed):
+    config = data.draw(configs)
     tied = model_for(config, seed)
     nothing_tied = dataclasses.replace(config, tie_weight=False, tie_projs=())
-    untied = TransformerXL(nothing_tied, dtype=np.float64)
+    untied = model_class(config)(nothing_tied, dtype=np.float64)
     untied.params.assign({name: tied.params[tied_to(name, config)] for name in untied.params})
     inputs, targets = batch(config, seed=seed)
     of_tied, of_untied = (
@@ -234,9 +277,11 @@ def test_a_tied_gradient_is_the_sum_of_the_untied(config, seed):
         assert_eq(gradient, sums[name], rtol=1e-12, atol=1e-13)
 
 
-@given(config=configs(), seed=seeds)
-def test_targets_to_ignore_have_no_loss_and_no_gradient(config, seed):
+@each_kind()
+@given(data=st.data(), seed=seeds)
+def test_targets_to_ignore_have_no_loss_and_no_gradient(configs, data, seed):
     """The mean is that of the others, of which a batch may have none."""
+    config = data.draw(configs)
     model = model_for(config, seed)
     inputs, targets = batch(config, seed=seed)
     some = np.where(np.random.default_rng(seed).random(targets.shape) < 0.5, IGNORE, targets)
@@ -254,8 +299,10 @@ def test_targets_to_ignore_have_no_loss_and_no_gradient(config, seed):
     assert "mean 0 nats" in repr(fwd)
 
 
-@given(config=configs(), seed=seeds)
-def test_backward_is_linear_in_its_cotangent_and_adds(config, seed):
+@each_kind()
+@given(data=st.data(), seed=seeds)
+def test_backward_is_linear_in_its_cotangent_and_adds(configs, data, seed):
+    config = data.draw(configs)
     model = model_for(config, seed)
     inputs, targets = batch(config, seed=seed)
     fwd = model.forward(inputs, targets, some_memory(model), MaskKey(seed))
@@ -269,16 +316,20 @@ def test_backward_is_linear_in_its_cotangent_and_adds(config, seed):
     assert_eq(model.backward(fwd).flat, mean.flat)
 
 
-@given(config=configs(), seed=seeds)
-def test_a_token_that_is_not_scored_sends_no_gradient(config, seed):
+@each_kind()
+@given(data=st.data(), seed=seeds)
+def test_a_token_that_is_not_scored_sends_no_gradient(configs, data, seed):
+    config = data.draw(configs)
     model = model_for(config, seed)
     inputs, targets = batch(config, seed=seed)
     fwd = model.forward(inputs, targets, some_memory(model), MaskKey(seed))
     assert not model.backward(fwd, np.zeros(targets.shape)).flat.any()
 
 
-@given(config=configs(), seed=seeds)
-def test_calls_leave_everything_as_it_was(config, seed):
+@each_kind()
+@given(data=st.data(), seed=seeds)
+def test_calls_leave_everything_as_it_was(configs, data, seed):
+    config = data.draw(configs)
     model = model_for(config, seed)
     inputs, targets = batch(config, seed=seed)
     memory = some_memory(model)
@@ -297,10 +348,11 @@ def test_calls_leave_everything_as_it_was(config, seed):
     assert_eq(fwd.memory.states, after)
 
 
+@each_small
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.int32, np.uint64, ">i8"])
-def test_tokens_of_any_integer_type_are_the_same_tokens(dtype):
-    model = model_for(SMALL)
-    inputs, targets = batch(SMALL)
+def test_tokens_of_any_integer_type_are_the_same_tokens(dtype, config):
+    model = model_for(config)
+    inputs, targets = batch(config)
     memory = some_memory(model)
     expected = model.forward(inputs, targets, memory)
     fwd = model.forward(inputs.astype(dtype), targets.astype(dtype), memory)
@@ -308,9 +360,10 @@ def test_tokens_of_any_integer_type_are_the_same_tokens(dtype):
     assert_eq(model.backward(fwd).flat, model.backward(expected).flat)
 
 
-def test_tokens_may_be_lists_and_views():
-    model = model_for(SMALL)
-    inputs, targets = batch(SMALL)
+@each_small
+def test_tokens_may_be_lists_and_views(config):
+    model = model_for(config)
+    inputs, targets = batch(config)
     expected = model.forward(inputs, targets, some_memory(model))
     lists = model.forward(inputs.tolist(), targets.tolist(), some_memory(model))
     view = model.forward(
@@ -321,9 +374,10 @@ def test_tokens_may_be_lists_and_views():
         assert_eq(model.backward(fwd).flat, model.backward(expected).flat)
 
 
-def test_tokens_changed_after_forward_do_not_change_the_gradient():
-    model = model_for(SMALL)
-    inputs, targets = batch(SMALL)
+@each_small
+def test_tokens_changed_after_forward_do_not_change_the_gradient(config):
+    model = model_for(config)
+    inputs, targets = batch(config)
     forward = model.forward(inputs, targets, some_memory(model))
     expected = model.backward(forward).flat.copy()
     inputs[...], targets[...] = 0, 1
@@ -344,16 +398,18 @@ def test_rows_of_several_lengths_are_an_error():
 @pytest.mark.parametrize(
     "copied", [copying.copy, copying.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
 )
-def test_a_copied_models_tensors_are_views_of_its_vector(copied):
-    params = copied(model_for(SMALL)).params
+@each_small
+def test_a_copied_models_tensors_are_views_of_its_vector(copied, config):
+    params = copied(model_for(config)).params
     params.flat[...] = 7
     assert all((tensor == 7).all() for tensor in params.values())
 
 
-def test_without_rng_nothing_is_dropped():
-    model = model_for(dataclasses.replace(SMALL, dropout=0.5, dropatt=0.5))
-    inputs, targets = batch(SMALL)
-    kept = model.reconfigured(dropout=0.0, dropatt=0.0)
+@each_small
+def test_without_rng_nothing_is_dropped(config):
+    model = model_for(with_options(config, dropout=0.5, dropatt=0.5))
+    inputs, targets = batch(config)
+    kept = model_class(config)(config, params=model.params)
     memory = some_memory(model)
     expected = kept.forward(inputs, targets, memory, MaskKey(1)).nll
     assert_eq(model.forward(inputs, targets, memory).nll, expected)
@@ -362,9 +418,10 @@ def test_without_rng_nothing_is_dropped():
     assert np.abs(masked[0] - masked[1]).max() > 1e-3
 
 
-def test_a_generator_draws_one_key():
-    model = model_for(dataclasses.replace(SMALL, dropout=0.5))
-    inputs, targets = batch(SMALL)
+@each_small
+def test_a_generator_draws_one_key(config):
+    model = model_for(dataclasses.replace(config, dropout=0.5))
+    inputs, targets = batch(config)
     first, again = np.random.default_rng(1), np.random.default_rng(1)
     nll = [
         model.forward(inputs, targets, some_memory(model), rng).nll for rng in (first, again, first)
@@ -379,13 +436,16 @@ def test_a_generator_draws_one_key():
         SMALL,
         dataclasses.replace(SMALL, untie_r=True),
         dataclasses.replace(SMALL, attn_type="shaw", clamp_len=3),
+        VANILLA,
+        SMALL_LSTM,
     ],
 )
 def test_a_seed_says_what_the_parameters_are(config):
-    model = TransformerXL(config, seed=3)
-    assert model.params.flat.tobytes() == TransformerXL(config, seed=3).params.flat.tobytes()
-    assert (model.params.flat != TransformerXL(config, seed=4).params.flat).mean() > 0.5
-    double = TransformerXL(config, seed=3, dtype=np.float64)
+    kind = model_class(config)
+    model = kind(config, seed=3)
+    assert model.params.flat.tobytes() == kind(config, seed=3).params.flat.tobytes()
+    assert (model.params.flat != kind(config, seed=4).params.flat).mean() > 0.5
+    double = kind(config, seed=3, dtype=np.float64)
     assert_eq(model.params.flat, double.params.flat.astype(np.float32))
 
 

@@ -10,12 +10,11 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import model_for, tokens
+from support import each_kind, model_for, tokens
 
 import npxl
 from npxl import ModelConfig, NpxlError, TransformerXL
 from npxl.tensor_files import write_tensors
-from npxl.testing.strategies import configs
 
 SMALL = ModelConfig(vocab_size=5, n_layer=1, n_head=2, d_model=6, d_head=3, d_inner=5, mem_len=4)
 
@@ -31,8 +30,10 @@ def contents(path):
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
 
 
-@given(config=configs(), seed=seeds, dtype=st.sampled_from([np.float32, np.float64]))
-def test_a_model_comes_back_bit_for_bit(tmp_path_factory, config, seed, dtype):
+@each_kind()
+@given(data=st.data(), seed=seeds, dtype=st.sampled_from([np.float32, np.float64]))
+def test_a_model_comes_back_bit_for_bit(tmp_path_factory, configs, data, seed, dtype):
+    config = data.draw(configs)
     path = tmp_path_factory.mktemp("saved") / "model.safetensors"
     model = model_for(config, seed, dtype)
     model.save(path)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numerical import assert_eq, seeds
-from support import model_for, tokens
+from support import each_kind, model_for, tokens
 
 import npxl
 from npxl import ModelConfig, NpxlError
@@ -31,8 +31,10 @@ lengths = st.lists(st.integers(2, 6), min_size=3, max_size=3)
 
 
 @pytest.mark.fault("HF 4.35.2: float64 refused")
-@given(config=configs(dropout=0.0, dropatt=0.0), lengths=lengths, seed=seeds)
-def test_everything_agrees_with_autograd_to_ten_digits(config, lengths, seed):
+@each_kind(dropout=0.0, dropatt=0.0)
+@given(data=st.data(), lengths=lengths, seed=seeds)
+def test_everything_agrees_with_autograd_to_ten_digits(configs, data, lengths, seed):
+    config = data.draw(configs)
     model = model_for(config, seed)
     params = {name: torch.tensor(view, requires_grad=True) for name, view in model.params.items()}
     memory = model.init_memory(2)

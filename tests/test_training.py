@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from small_runs import contents, create, finish, write_text
+from small_runs import OTHERS, contents, create, finish, write_text
 
 import npxl.files
 from npxl import NpxlError
 from npxl.inference.evaluation import Score
+from npxl.models.architectures import model_class
 from npxl.training import loop
 from npxl.training.budget import Budget, TimeLeft
 from npxl.training.checkpoints import Progress
@@ -89,14 +90,18 @@ def test_it_learns_more_than_the_frequencies_of_symbols(tmp_path, text, options,
     assert best.ppl == pytest.approx(math.exp(best.nll))
 
 
+every_kind_of_model = pytest.mark.parametrize("model", [None, *OTHERS.values()], ids=str)
+
+
+@every_kind_of_model
 @pytest.mark.parametrize("varlen", [False, True])
-def test_updates_are_those_of_the_equations_written_out(tmp_path, text, varlen):
+def test_updates_are_those_of_the_equations_written_out(tmp_path, text, varlen, model):
     """Streams, masks, memory, clipping, schedule and Adam, without any of training's own code."""
-    options = dict(workers=1, dtype="float64", clip=0.2, steps=12, varlen=varlen)
+    options = dict(workers=1, dtype="float64", clip=0.2, steps=12, varlen=varlen, model=model)
     run = create(tmp_path / "run", text, **options)
     assert Trainer(run).run()
 
-    model = npxl.TransformerXL(run.model_config, seed=0, dtype=np.float64)
+    model = model_class(run.model_config)(run.model_config, seed=0, dtype=np.float64)
     tokens = np.frombuffer(text.read_bytes(), np.uint8)[: len(run.corpus.train)].astype(int)
     starts = [b * (len(tokens) - 1) // 3 for b in range(3)]
     theta, memory = model.params.flat, model.init_memory(3)
@@ -219,18 +224,22 @@ def test_a_plateau_needs_a_validation_split(tmp_path):
 # It repeats itself
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path, text, whole):
-    create(tmp_path / "same", text)
-    assert_same_run(finish(tmp_path / "same"), whole)
-    create(tmp_path / "other", text, seed=1)
-    assert contents(finish(tmp_path / "other")) != contents(whole)
+@every_kind_of_model
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path, text, model):
+    whole, _, other = (
+        finish(create(tmp_path / name, text, model, seed=seed).folder)
+        for name, seed in (("whole", 0), ("same", 0), ("other", 1))
+    )
+    assert_same_run(Run.open(tmp_path / "same"), whole)
+    assert contents(other) != contents(whole)
 
 
-def test_another_number_of_workers_or_chunks_agrees_to_rounding(tmp_path, text):
+@every_kind_of_model
+def test_another_number_of_workers_or_chunks_agrees_to_rounding(tmp_path, text, model):
     runs = []
     for n, (workers, chunks) in enumerate([(1, 1), (2, 1), (3, 1), (1, 3), (2, 2)]):
         numbers = dict(workers=workers, batch_chunk=chunks)
-        create(tmp_path / str(n), text, dtype="float64", steps=20, **numbers)
+        create(tmp_path / str(n), text, model, dtype="float64", steps=20, **numbers)
         runs.append(finish(tmp_path / str(n)).model("last").params.flat)
     for other in runs[1:]:
         np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-9)
@@ -245,6 +254,7 @@ OPTIONS = {
     "momentum": dict(optimizer="sgd", momentum=0.9, lr=0.05, clip=None, batch_chunk=2),
     "adagrad": dict(optimizer="adagrad", lr=0.05, schedule="inv_sqrt", varlen=True),
     "plateau": dict(schedule="plateau", patience=1, decay_rate=0.5, lr=0.05),
+    **{kind: dict(model=model) for kind, model in OTHERS.items()},
 }
 every_kind_of_run = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 

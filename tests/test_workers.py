@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,16 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from npxl import IGNORE, MaskKey, Memory, ModelConfig, NpxlError, TransformerXL, threads
+from npxl import IGNORE, LSTMConfig, MaskKey, Memory, ModelConfig, NpxlError, threads
+from npxl.config import with_options
+from npxl.models.architectures import model_class
+from npxl.models.segment_model import SegmentModel
 from npxl.threads import Threads, available_cores, run_parallel, shards, spread
 from npxl.training.workers import Workers
 
 STEPS = 3
 
 
-def tiny_model(dtype=np.float64, **changes) -> TransformerXL:
-    shape = dict(vocab_size=11, n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=24, mem_len=5)
-    return TransformerXL(ModelConfig(**{**shape, "init_std": 0.2, **changes}), dtype=dtype)
+KINDS = {
+    "transformer-xl": ModelConfig(
+        vocab_size=11, n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=24, mem_len=5,
+        init_std=0.2,
+    ),
+    "lstm": LSTMConfig(vocab_size=11, n_layer=2, d_model=16, init_std=0.2),
+}  # fmt: skip
+KINDS["vanilla"] = replace(KINDS["transformer-xl"], mem_len=0, attn_type="al-rfou", clamp_len=9)
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def tiny_model(dtype=np.float64, kind="transformer-xl", **changes) -> SegmentModel:
+    """Changes of options that this kind has not are left out."""
+    config = with_options(KINDS[kind], **changes)
+    return model_class(config)(config, dtype=dtype)
 
 
 def segments(batch_size, seed=0, length=4, ext_len=0):
@@ -55,6 +71,7 @@ def run_whole(model, batch_size, ext_len=0):
     return results, memory
 
 
+@each_kind
 @given(
     sizes=st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
     n_workers=st.integers(1, 5),
@@ -62,11 +79,12 @@ def run_whole(model, batch_size, ext_len=0):
     ext_len=st.sampled_from([0, 2]),
 )
 def test_any_number_of_workers_and_chunks_gives_the_whole_batchs_result(
-    sizes, n_workers, dropout, ext_len
+    kind, sizes, n_workers, dropout, ext_len
 ):
     """Chunks and shards of one stream, of sizes that differ, and fewer of them than workers."""
     batch_size, batch_chunk = sizes
-    model = tiny_model(dropout=dropout, dropatt=dropout, ext_len=ext_len)
+    model = tiny_model(kind=kind, dropout=dropout, dropatt=dropout, ext_len=ext_len)
+    ext_len = model.config.ext_len
     expected, expected_memory = run_whole(model, batch_size, ext_len)
     results, memory = run_workers(model, batch_size, n_workers, ext_len, batch_chunk)
     for (nll, gradient), (expected_nll, expected_gradient) in zip(results, expected, strict=True):
@@ -77,11 +95,12 @@ def test_any_number_of_workers_and_chunks_gives_the_whole_batchs_result(
     np.testing.assert_allclose(memory.states, expected_memory.states, rtol=1e-12, atol=1e-12)
 
 
+@each_kind
 @given(sizes=st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))))
-def test_each_chunk_has_a_memory_of_its_own(sizes):
+def test_each_chunk_has_a_memory_of_its_own(kind, sizes):
     """Bit for bit what its streams give without the others."""
     batch_size, batch_chunk = sizes
-    model = tiny_model()
+    model = tiny_model(kind=kind)
     _, memory = run_workers(model, batch_size, 1, batch_chunk=batch_chunk)
     for chunk in shards(batch_size, batch_chunk):
         alone = model.init_memory(len(chunk))
@@ -117,8 +136,9 @@ def test_more_chunks_take_less_memory():
 
 @pytest.mark.parametrize("batch_chunk", [1, 2, 3])
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_the_same_number_of_workers_and_chunks_gives_the_same_bits(n_workers, batch_chunk):
-    model = tiny_model(np.float32, dropout=0.2)
+@each_kind
+def test_the_same_number_of_workers_and_chunks_gives_the_same_bits(kind, n_workers, batch_chunk):
+    model = tiny_model(np.float32, kind, dropout=0.2)
     first, first_memory = run_workers(model, 5, n_workers, batch_chunk=batch_chunk)
     again, again_memory = run_workers(model, 5, n_workers, batch_chunk=batch_chunk)
     for (nll, gradient), (nll_again, gradient_again) in zip(first, again, strict=True):
@@ -128,9 +148,10 @@ def test_the_same_number_of_workers_and_chunks_gives_the_same_bits(n_workers, ba
 
 
 @pytest.mark.parametrize("n_workers", [1, 3])
-def test_the_mean_is_that_of_the_targets_that_are_not_ignored(n_workers):
+@each_kind
+def test_the_mean_is_that_of_the_targets_that_are_not_ignored(kind, n_workers):
     """However many of them each worker has."""
-    model = tiny_model()
+    model = tiny_model(kind=kind)
     (inputs, targets), *_ = segments(3)
     targets[0], targets[1, 1:] = IGNORE, IGNORE
     result = Workers(model, 3, n_workers).step(inputs, targets, None)
@@ -143,8 +164,9 @@ def test_the_mean_is_that_of_the_targets_that_are_not_ignored(n_workers):
     assert not result.gradient.flat.any()
 
 
-def test_memory_taken_out_and_put_back_continues_the_same():
-    model = tiny_model()
+@each_kind
+def test_memory_taken_out_and_put_back_continues_the_same(kind):
+    model = tiny_model(kind=kind)
     batches = list(segments(3))
     with Workers(model, 3, 2) as workers:
         for batch in batches[:-1]:
@@ -387,8 +409,9 @@ def test_there_is_at_least_one_core():
 
 
 @pytest.mark.parametrize("n_workers", [2, 3])
-def test_a_single_stream_divided_among_helpers_gives_the_same(monkeypatch, n_workers):
-    model = tiny_model(dropout=0.2, dropatt=0.2)
+@each_kind
+def test_a_single_stream_divided_among_helpers_gives_the_same(monkeypatch, kind, n_workers):
+    model = tiny_model(kind=kind, dropout=0.2, dropatt=0.2)
     inputs, targets = next(segments(1, length=5))
     with Workers(model, 1, 1) as workers:
         alone = workers.step(inputs, targets, MaskKey(3))

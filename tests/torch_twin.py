@@ -1,6 +1,7 @@
-"""Transformer-XL's equations in torch, for its autograd: short, literal, and no code of npxl's.
+"""Equations of Transformer-XL and the LSTM in torch, for its autograd: no code of npxl's.
 
-Distances are looked up, not shifted; every probability of the vocabulary is computed.
+Short and literal.  Distances are looked up, not shifted; every probability of the vocabulary is
+computed; an LSTM's steps are torch's own.
 """
 
 from itertools import pairwise
@@ -12,9 +13,14 @@ from torch.nn.functional import layer_norm, log_softmax
 def log_probs(config, params, inputs, memory):
     """log p after each input, [B, q, V], and what the next segment remembers, [n_layer, B, m', d].
 
-    `params` are tensors by npxl's names; memory is [n_layer, B, m, d].
+    `params` are tensors by npxl's names; memory is [n_layer, B, m, d], of an LSTM h and c.
     """
     h, states = embed(config, params, inputs), []
+    if config.architecture == "lstm":
+        for n, state in enumerate(memory):
+            h, after = recurrent(params, f"layers.{n}", h, state)
+            states.append(after)
+        return vocabulary(config, params, h), torch.stack(states).detach()
     for n, cached in enumerate(memory):
         states.append(torch.cat([cached, h], dim=1))
         h = layer(config, params, f"layers.{n}", h, cached)
@@ -36,6 +42,18 @@ def embed(config, params, inputs):
              for i in clusters]
         )  # fmt: skip
     return config.d_model**0.5 * table[inputs]
+
+
+def recurrent(params, name, x, state):
+    """A layer of torch's, whose gates are i, f, g and o, and which adds a second bias."""
+    w_x, w_h, bias = (
+        torch.cat([params[f"{name}.{part}"].chunk(4)[gate] for gate in (0, 1, 3, 2)])
+        for part in ("w_x", "w_h", "bias")
+    )
+    h, c = (each[None].contiguous() for each in state.unbind(dim=1))  # [1, B, d]
+    weights = [w_x, w_h, bias, torch.zeros_like(bias)]
+    y, h, c = torch.lstm(x, (h, c), weights, True, 1, 0.0, False, False, True)
+    return y, torch.stack([h[0], c[0]], dim=1)
 
 
 def layer(config, params, name, h, memory):

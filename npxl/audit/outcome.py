@@ -94,6 +94,7 @@ class AuditReport:
             "verdict": self.verdict,
             "seed": self.subject.seed,
             "versions": dict(self.versions),
+            "architecture": self.subject.config.architecture,
             "config": to_dict(self.subject.config),
             "scaled": to_dict(self.subject.small),
             "checks": [
