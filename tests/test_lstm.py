@@ -19,7 +19,7 @@ from numerical import (
 
 from npxl.audit.twins import plain
 from npxl.kernels import vectors
-from npxl.kernels.hyperbolic import _tanh_float32
+from npxl.kernels.hyperbolic import _sigmoid_float32, _tanh_float32
 from npxl.kernels.lstm import lstm_steps_backward, lstm_steps_forward
 from npxl.layers import lstm
 from npxl.layers.lstm import LSTMWeights, lstm_backward, lstm_forward, recurrent_tiles
@@ -185,6 +185,19 @@ def test_gates_that_are_far_open_or_shut_are_finite(dtype):
     assert all(np.isfinite(gradient).all() for gradient in gradients(x, state, weights, dy))
 
 
+def test_shut_gates_leave_no_subnormal_numbers():
+    """Which would be multiplied several times more slowly, in every step after."""
+    x, state, weights, dy = draw(3, 2, 8, 2, 3)
+    x, state, dy = (a.astype(np.float32) for a in (x, state, dy))
+    weights = LSTMWeights(*(w.astype(np.float32) for w in weights))
+    weights.bias[:9] = -100  # i, f and o
+    y, cache = lstm_forward(x, state, weights)
+    tiny = np.finfo(np.float32).tiny
+    for numbers in (y, cache.state):
+        assert (np.abs(numbers) >= tiny).all()
+        assert (np.abs(numbers) < 1e-10).all()
+
+
 @given(**sizes)
 def test_float32_stays_float32(seed, n_streams, n_steps, width, d):
     arrays = draw(seed, n_streams, n_steps, width, d)
@@ -232,4 +245,18 @@ def test_tanh_in_float32():
         with np.errstate(all="ignore"):
             actual = np.array([function(each) for each in x])
         assert (np.abs(actual - expected) <= 3e-7 * np.abs(expected)).all()
+        assert np.isnan(function(np.float32(np.nan)))
+
+
+def test_sigmoid_in_float32():
+    """Compiled and as plain Python, to both limits, and further down."""
+    x = np.linspace(-30, 30, 4001).astype(np.float32)
+    expected = sigmoid(x.astype(np.float64))
+    assert type(_sigmoid_float32.py_func(x[0])) is np.float32
+    for function in (_sigmoid_float32, _sigmoid_float32.py_func):
+        actual = np.array([function(each) for each in x])
+        assert (np.abs(actual - expected) <= 5e-7 * expected).all()
+        for far in (-31, -1e4, -np.inf):
+            assert function(np.float32(far)) == actual[0]
+        assert function(np.float32(1e4)) == 1
         assert np.isnan(function(np.float32(np.nan)))

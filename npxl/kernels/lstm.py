@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from npxl.kernels import kernel
-from npxl.kernels.exponential import exp
-from npxl.kernels.hyperbolic import tanh
+from npxl.kernels.hyperbolic import sigmoid, tanh
 from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS, multiply_tile
 
 
@@ -62,10 +61,9 @@ def lstm_steps_backward(d_hidden, gates, cells, squashed, w_h, d_gates):
 def _step_of_one(gates, before, cell, squashed):
     """i, f, o = σ(·) and g = tanh(·) in gates [G]; cell [d] = f ⊙ before + i ⊙ g, and its tanh."""
     d = cell.size
-    one = gates.dtype.type(1)
     # Loops over few arrays each, of which LLVM makes vectors.
     for k in range(3 * d):
-        gates[k] = one / (one + exp(-gates[k]))
+        gates[k] = sigmoid(gates[k])
     for k in range(3 * d, 4 * d):
         gates[k] = tanh(gates[k])
     for k in range(d):
