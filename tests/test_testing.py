@@ -227,6 +227,107 @@ def test_a_low_rate_of_dropout_is_not_taken_for_none(seed):
     CHECKS["check_dropout_masks"](model, Case(lengths=(12,), seed=seed))
 
 
+# What is accused is what is wrong
+
+
+class OfCopies(WindowedLinear):
+    def parameters(self):
+        return {"tables": self.tables.copy()}
+
+
+class ModelOfCopies(NpxlModel):
+    def parameters(self):
+        return {name: view.copy() for name, view in self.model.params.items()}
+
+
+@pytest.mark.parametrize("name", ["check_gradients", "check_repeated_tokens"])
+def test_parameters_that_are_copies_are_said_to_be_copies(name):
+    with pytest.raises(InvariantBroken, match="writing to tables changed no score") as raised:
+        CHECKS[name](OfCopies(), Case())
+    assert raised.value.found.startswith("parameters() gave copies")
+    assert "backward" not in str(raised.value)
+
+
+def test_where_all_parameters_are_copies_nothing_is_said_of_the_memory():
+    model = ModelOfCopies(model_for(ModelConfig(**SMALL, attn_window=4)))
+    with pytest.raises(InvariantBroken, match="gave copies: writing to any of them changed no sc"):
+        CHECKS["check_stop_gradient"](model, Case())
+    with pytest.raises(Vacuous, match="gave copies"):
+        CHECKS["check_large_scores"](model, Case())
+
+
+class Scaled(WindowedLinear):
+    """Losses, or gradients, that are multiplied by something."""
+
+    def __init__(self, of_losses=1.0, of_gradients=1.0):
+        super().__init__()
+        self.of_losses, self.of_gradients = of_losses, of_gradients
+
+    def nll(self, inputs, targets, state):
+        nll, state = super().nll(inputs, targets, state)
+        return self.of_losses * nll, state
+
+    def gradients(self, *arguments):
+        return {"tables": self.of_gradients * super().gradients(*arguments)["tables"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "times", "usually"),
+    [
+        (Scaled(of_losses=1 / 8), "8", "a mean over the 8 targets"),
+        (Scaled(of_gradients=1 / 8), "0.125", "a mean over the 8 targets"),
+        (Scaled(of_gradients=1 / 4), "0.25", "a mean over the 4 tokens of a stream"),
+        (Scaled(of_gradients=1 / 2), "0.5", "a mean over the 2 streams"),
+        (Scaled(of_losses=1 / np.log(2)), "0.693147", "bits in place of nats"),
+        (Scaled(of_gradients=-1), "-1", "a wrong sign"),
+        (Scaled(of_gradients=3), "3", "a factor too much"),
+    ],
+)
+def test_gradients_that_are_all_scaled_are_said_to_be(model, times, usually):
+    with pytest.raises(InvariantBroken, match=f"and all are {times} times as large") as raised:
+        CHECKS["check_gradients"](model, Case(batch_size=2, lengths=(3, 4)))
+    assert raised.value.usually.startswith(usually)
+
+
+@pytest.mark.parametrize(
+    ("factor", "usually"),
+    [(1 / 6, "a mean over the 6 targets"), (1 / np.log(2), "bits in place of nats")],
+)
+def test_losses_that_are_all_scaled_are_said_to_be(factor, usually):
+    with pytest.raises(InvariantBroken, match=f"each is {factor:.6g} times") as raised:
+        CHECKS["check_reading_order"](Scaled(of_losses=factor), Case(batch_size=2, lengths=(3, 4)))
+    assert raised.value.usually.startswith(usually)
+
+
+@pytest.mark.parametrize(
+    "name", ["check_gradients", "check_reading_order", "check_ignored_targets"]
+)
+def test_one_loss_for_all_targets_is_said_to_be_none_for_each(name):
+    class Mean(WindowedLinear):
+        def nll(self, inputs, targets, state):
+            nll, state = super().nll(inputs, targets, state)
+            return nll.mean(), state
+
+    with pytest.raises(InvariantBroken, match=r"one loss for each target, \[2, \d\]") as raised:
+        CHECKS[name](Mean(), Case())
+    assert "a mean in place of losses" in raised.value.usually
+
+
+def test_gradients_that_are_not_added_up_are_said_not_to_be():
+    class Overwriting(WindowedLinear):
+        def gradients(self, inputs, targets, state, dnll):
+            log_p, _ = self.log_probs(inputs, state)
+            d_scores = np.exp(log_p) - (targets[..., None] == np.arange(self.vocab_size))
+            d_tables = np.zeros_like(self.tables)
+            for j, (here, symbols) in enumerate(self._seen(inputs, state)):
+                d_tables[j][symbols] += (d_scores * dnll[..., None])[:, here]
+            return {"tables": d_tables}
+
+    with pytest.raises(InvariantBroken, match=r"dW\[ids\] \+= dY") as raised:
+        CHECKS["check_repeated_tokens"](Overwriting(), Case())
+    assert "sign" not in str(raised.value)
+
+
 CONTENT = {
     "check_probabilities": "uniform is a distribution",
     "check_ignored_targets": "losses of 0 stand beside others",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,24 @@ def hint_of_rounding(implementation: Implementation, largest: float, usually: st
         "cluster by cluster (declare bitwise = False then); a mask by a number that is not large "
         "enough; or " + usually
     )
+
+
+def what_scales(factor: float, shape: Sequence[int]) -> str:
+    """What usually makes losses [B, T], or their gradients, so many times as large."""
+    batch_size, length = shape
+    for name, known in (
+        (
+            f"a mean over the {batch_size * length} targets in place of their sum",
+            batch_size * length,
+        ),
+        (f"a mean over the {length} tokens of a stream", length),
+        (f"a mean over the {batch_size} streams", batch_size),
+        ("bits in place of nats", np.log(2)),
+        ("a wrong sign", -1),
+    ):
+        if known != 1 and any(abs(factor * scale - 1) < 1e-3 for scale in (known, 1 / known)):
+            return name
+    return "a factor too much"
 
 
 def require_distances(implementation: Implementation) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.comparing import differences
+from npxl.invariants.comparing import differences, what_scales
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Gradients, LearnsWithDropout, State
-from npxl.invariants.reading import inputs_of, segments
-from npxl.invariants.slopes import TOLERANCE, direction, slope
+from npxl.invariants.reading import inputs_of, losses_of, segments
+from npxl.invariants.slopes import TOLERANCE, direction, require_that_writing_matters, slope
 
 Array = NDArray[Any]
 
@@ -28,8 +29,8 @@ class _Segment(NamedTuple):
     def loss(self, implementation: Gradients, state: State = None) -> tuple[float, float]:
         """Σ dnll · nll and Σ |dnll · nll|, from this or another state."""
         state = self.state if state is None else state
-        nll, _ = implementation.nll(self.inputs.copy(), self.targets.copy(), state)
-        terms = self.dnll * np.asarray(nll, np.float64)
+        nll, _ = losses_of(implementation, self.inputs.copy(), self.targets.copy(), state)
+        terms = self.dnll * nll.astype(np.float64)
         return float(terms.sum()), float(np.abs(terms).sum())
 
     def gradients(self, implementation: Gradients, dnll: Array | None = None) -> dict[str, Array]:
@@ -67,7 +68,13 @@ def check_gradients(implementation: Gradients, case: Case) -> Finding:
     or a normalisation, one use of a tied tensor forgotten, keys and values of memory rows without
     a gradient for their weights.
     """
-    return _gradients_are_slopes(implementation, _segment(implementation, case), case)
+    return _gradients_are_slopes(
+        implementation,
+        _segment(implementation, case),
+        case,
+        usually="a backward pass with a wrong sign, a missing term, or one use of a tied tensor "
+        "forgotten.",
+    )
 
 
 @check("gradients")
@@ -81,7 +88,13 @@ def check_repeated_tokens(implementation: Gradients, case: Case) -> Finding:
     """
     symbols = case.rng(7).integers(implementation.vocab_size, size=2)
     text = symbols[case.rng(8).integers(2, size=(case.batch_size, case.length + 1))]
-    return _gradients_are_slopes(implementation, _segment(implementation, case, text), case)
+    return _gradients_are_slopes(
+        implementation,
+        _segment(implementation, case, text),
+        case,
+        usually="gradients of a symbol's occurrences that are not added up: dW[ids] += dY keeps "
+        "one of them, np.add.at adds all. If check_gradients fails too, it is something else.",
+    )
 
 
 @check("gradients")
@@ -155,6 +168,8 @@ def check_stop_gradient(implementation: Gradients, case: Case) -> Finding:
     doubt = 10 * (frozen.doubt + through.doubt)
     length = max(abs(frozen.value), _length(found))
     allowed = doubt + TOLERANCE[_dtype(parameters)] * length
+    if value != 0 and frozen.value == through.value == 0:
+        require_that_writing_matters(lambda: segment.loss(implementation), parameters, found)
     if abs(through.value - frozen.value) <= 2 * doubt:
         raise Vacuous("The memory hardly depends on the parameters here: it would not tell.")
     off, off_through = abs(value - frozen.value), abs(value - through.value)
@@ -184,10 +199,18 @@ def check_dropout_gradients(implementation: LearnsWithDropout, case: Case) -> Fi
     1 / (1 − p) that one of the passes forgets.
     """
     trained = implementation.train(case.seed)
-    return _gradients_are_slopes(trained, _segment(trained, case), case)
+    return _gradients_are_slopes(
+        trained,
+        _segment(trained, case),
+        case,
+        usually="masks that are drawn anew for the backward pass, or not applied in it, or a scale "
+        "1 / (1 - p) that one pass forgets. If check_gradients fails too, it is something else.",
+    )
 
 
-def _gradients_are_slopes(implementation: Gradients, segment: _Segment, case: Case) -> Finding:
+def _gradients_are_slopes(
+    implementation: Gradients, segment: _Segment, case: Case, usually: str
+) -> Finding:
     found = segment.gradients(implementation)
     parameters = implementation.parameters()
     tolerance = TOLERANCE[_dtype(parameters)]
@@ -199,12 +222,19 @@ def _gradients_are_slopes(implementation: Gradients, segment: _Segment, case: Ca
         length = max(float(np.linalg.norm(gradient)), abs(measured.value))
         error, allowed = abs(value - measured.value), tolerance * length + 10 * measured.doubt
         if not error <= allowed:
+            if measured.value == 0:
+                loss = partial(segment.loss, implementation)
+                require_that_writing_matters(loss, parameters, [name])
+            factor = _common_factor(implementation, segment, found, case)
+            all_of_them = "" if factor is None else f", and all are {factor:.6g} times as large"
             raise InvariantBroken(
                 expected=f"a derivative of {measured.value:.9g}, known to {measured.doubt:.1g}",
-                found=f"{value:.9g}",
+                found=f"{value:.9g}{all_of_them}",
                 where=f"tensor {name}, along a direction of length one",
-                usually="a backward pass with a wrong sign, a missing term, or one use of a tied "
-                "tensor forgotten.",
+                usually=usually
+                if factor is None
+                else f"{what_scales(factor, segment.dnll.shape)}, in gradients or in nll: one is "
+                "not that of the other (check_reading_order looks at nll alone).",
             )
         if allowed < 0.1 * length:
             known.append((error / length, allowed / length))
@@ -212,6 +242,25 @@ def _gradients_are_slopes(implementation: Gradients, segment: _Segment, case: Ca
         raise Vacuous("No derivative is known well enough: losses are flat, or near kinks.")
     error, allowed = max(known, key=lambda pair: pair[0] / pair[1])
     return Finding(error, allowed, "error relative to a tensor's gradient, the worst", len(known))
+
+
+def _common_factor(
+    implementation: Gradients, segment: _Segment, found: Mapping[str, Array], case: Case
+) -> float | None:
+    """By what all gradients are too large, if that is one number along two directions of each."""
+    parameters, rng, factors = implementation.parameters(), case.rng(13), []
+    for name, gradient in found.items():
+        for along in (direction(gradient, rng), direction(gradient, rng)):
+            measured = slope(lambda: segment.loss(implementation), parameters, {name: along})
+            if 10 * measured.doubt < 0.1 * abs(measured.value):
+                factor = float(np.vdot(gradient, along)) / measured.value
+                factors.append((10 * measured.doubt * abs(factor / measured.value), factor))
+    if len(factors) < 2:
+        return None
+    least, best = min(factors)
+    if all(abs(each - best) <= least + doubt + 1e-4 * abs(best) for doubt, each in factors):
+        return best
+    return None
 
 
 def _segment(

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.comparing import differences, equal_scores, worst
+from npxl.invariants.comparing import differences, equal_scores, what_scales, worst
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import HasParameters, Implementation, Losses, declared, offering
-from npxl.invariants.reading import inputs_of, read, segments
+from npxl.invariants.reading import inputs_of, losses_of, read, segments
 from npxl.invariants.slopes import moved
 
 Array = NDArray[Any]
@@ -74,6 +74,7 @@ def check_large_scores(implementation: HasParameters, case: Case) -> Finding:
     """
     text = case.text(implementation)[:, :-1]
     parameters = implementation.parameters()
+    before, _ = read(implementation, text, case.lengths)
     for factor in (10.0, 100.0, 1000.0, 10_000.0):
         growth = {name: (factor - 1) * each for name, each in parameters.items()}
         with moved(parameters, growth) as move, np.errstate(all="ignore"):
@@ -91,6 +92,11 @@ def check_large_scores(implementation: HasParameters, case: Case) -> Finding:
             )
         if np.ptp(scores) > -2 * np.log(np.finfo(scores.dtype).tiny):
             return Finding(0.0, 0.0, "scores that are not finite", scores.size)
+    if np.array_equal(scores, before):
+        raise Vacuous(
+            "Writing to parameters changed no score: parameters() gave copies, or nothing is "
+            "computed from them."
+        )
     raise Vacuous("Scores do not become large with the parameters.")
 
 
@@ -111,33 +117,36 @@ def check_reading_order(implementation: Losses, case: Case) -> Finding:
             inputs_of(implementation, text, start, stop),
             text[:, start + 1 : stop + 1],
         )
-        nll, state = implementation.nll(inputs.copy(), targets.copy(), state)
+        nll, state = losses_of(implementation, inputs.copy(), targets.copy(), state)
         scores, scores_state = implementation.log_probs(inputs.copy(), scores_state)
-        nll, scores = np.asarray(nll), np.asarray(scores)[:, -targets.shape[1] :]
+        scores = np.asarray(scores)[:, -targets.shape[1] :]
         expected = -np.take_along_axis(scores, targets[..., None], 2)[..., 0]  # [B, T]
-        if nll.shape != expected.shape:
-            raise InvariantBroken(
-                expected=f"one loss for each target, {list(expected.shape)}",
-                found=f"{list(nll.shape)}",
-                where=f"segment {start} to {stop}",
-                usually="targets that are shifted once more, or a mean in place of losses.",
-            )
         order |= bool(np.ptp(expected) > implementation.tolerance)
-        permuted = np.abs(np.sort(nll, axis=None) - np.sort(expected, axis=None)).max()
         finding = equal_scores(
             implementation,
             nll,
             expected,
             expected=f"losses of segment {start} to {stop} that are −log p of their targets",
-            usually="the right losses in another order: an adaptive softmax that returns them "
-            "cluster by cluster."
-            if permuted <= implementation.tolerance
-            else "targets that are shifted once more or not at all, or another state.",
+            usually=_unlike(nll, expected, implementation.tolerance),
         )
         largest, compared = max(largest, finding.figure), compared + nll.size
     if not order:
         raise Vacuous("All losses are the same, in any order.")
     return Finding(largest, implementation.tolerance, "largest difference in nats", compared)
+
+
+def _unlike(nll: Array, expected: Array, tolerance: float) -> str:
+    """What usually makes losses [B, T] of −log p [B, T]."""
+    permuted = np.abs(np.sort(nll, axis=None) - np.sort(expected, axis=None)).max()
+    if permuted <= tolerance:
+        return (
+            "the right losses in another order: an adaptive softmax that returns them cluster by "
+            "cluster."
+        )
+    factor = float(np.vdot(expected, nll) / max(float(np.vdot(expected, expected)), tolerance))
+    if nll.size > 1 and float(differences(nll, factor * expected).max()) <= tolerance:
+        return f"{what_scales(factor, nll.shape)}: each is {factor:.6g} times what it should be."
+    return "targets that are shifted once more or not at all, or another state."
 
 
 @check("losses")
@@ -163,8 +172,8 @@ def check_ignored_targets(implementation: Losses, case: Case) -> Finding:
     some = np.where(hidden, ignore, targets)
     given = some.copy()
     start = implementation.start(case.batch_size)
-    nll, _ = implementation.nll(inputs.copy(), given, start)
-    everything, _ = implementation.nll(inputs.copy(), targets.copy(), start)
+    nll, _ = losses_of(implementation, inputs.copy(), given, start)
+    everything, _ = losses_of(implementation, inputs.copy(), targets.copy(), start)
     if not np.array_equal(given, some):
         raise InvariantBroken(
             expected="targets as they were given",
@@ -174,8 +183,8 @@ def check_ignored_targets(implementation: Losses, case: Case) -> Finding:
         )
     finding = equal_scores(
         implementation,
-        np.asarray(nll),
-        np.where(hidden, 0, np.asarray(everything)),
+        nll,
+        np.where(hidden, 0, everything),
         expected="losses of 0 where targets are ignored, and no others elsewhere",
         usually="an index that is looked up like any other, or losses that close the gaps.",
     )

@@ -17,7 +17,7 @@ from npxl.invariants.comparing import (
 from npxl.invariants.dependence import reach
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Generates, Implementation, Trains, declared, offering
-from npxl.invariants.reading import read
+from npxl.invariants.reading import losses_of, read
 
 Array = NDArray[Any]
 
@@ -61,7 +61,7 @@ def check_dropout_masks(implementation: Trains, case: Case) -> Finding:
 
     def losses(reader: Any, rows: slice = slice(None)) -> Array:
         start = reader.start(len(inputs[rows]))
-        return np.array(reader.nll(inputs[rows].copy(), targets[rows].copy(), start)[0])
+        return losses_of(reader, inputs[rows].copy(), targets[rows].copy(), start)[0].copy()
 
     def some(differ: Callable[[Array], Any]) -> bool:
         # At a low rate, most masks of a small model drop nothing.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.invariants.findings import InvariantBroken
 from npxl.invariants.protocol import Implementation, Losses, State, declared
 
 Array = NDArray[Any]
@@ -53,9 +54,26 @@ def losses(implementation: Losses, text: Array, lengths: Sequence[int]) -> Array
     found = []
     for start, stop in segments(lengths):
         inputs = inputs_of(implementation, text, start, stop)
-        nll, state = implementation.nll(inputs, text[:, start + 1 : stop + 1].copy(), state)
-        found.append(np.asarray(nll))
+        targets = text[:, start + 1 : stop + 1].copy()
+        nll, state = losses_of(implementation, inputs, targets, state)
+        found.append(nll)
     return np.concatenate(found, axis=1)
+
+
+def losses_of(
+    implementation: Losses, inputs: Array, targets: Array, state: State
+) -> tuple[Array, State]:
+    """What `nll` returns, if it is a loss for each of the targets [B, T]."""
+    nll, state = implementation.nll(inputs, targets, state)
+    nll = np.asarray(nll)
+    if nll.shape != targets.shape:
+        raise InvariantBroken(
+            expected=f"one loss for each target, {list(targets.shape)}",
+            found=f"{list(nll.shape)}",
+            where="what nll returns",
+            usually="targets that are shifted once more, or a mean in place of losses.",
+        )
+    return nll, state
 
 
 def stretched(lengths: Sequence[int], n_tokens: int) -> list[int]:

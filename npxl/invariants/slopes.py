@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from npxl.invariants.findings import InvariantBroken
 
 Array = NDArray[Any]
 
@@ -78,6 +80,30 @@ def slope(
     near, far = ((4 * a - b) / 3 for a, b in pairwise(central))
     rounding = float(np.finfo(dtype).eps) * (1.0 + size) / shortest
     return Slope(near, abs(near - far) + abs(2 * jump[0] - jump[1]) + rounding)
+
+
+def require_that_writing_matters(
+    loss: Callable[[], tuple[float, float]], parameters: Mapping[str, Array], names: Collection[str]
+) -> None:
+    """InvariantBroken where the loss is the same whatever these parameters are.
+
+    Of two losses that differ in no bit a difference says nothing about the gradient.
+    """
+    rng = np.random.default_rng(0)
+    others = {name: rng.standard_normal(parameters[name].shape) for name in names}
+    before, _ = loss()
+    with moved(parameters, others) as move:
+        move(1.0)
+        after, _ = loss()
+    if after == before:
+        which = "any of them" if len(names) > 1 else next(iter(names))
+        raise InvariantBroken(
+            expected="what is written to parameters() to be what is computed with",
+            found=f"parameters() gave copies: writing to {which} changed no score",
+            where=f"tensor {which}" if len(names) == 1 else "all parameters",
+            usually="a copy, or a conversion to another type, in `parameters`; or a gradient of "
+            "what nothing is computed from.",
+        )
 
 
 def direction(gradient: Array, rng: np.random.Generator) -> Array:
