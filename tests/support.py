@@ -50,7 +50,8 @@ def each_kind(**options):
 def model_for(config, seed=0, dtype=np.float64):
     """A model whose parameters, biases too, are so large that no gradient is lost to rounding."""
     kind = model_class(config)
-    model = kind(replace(config, init_std=0.4, proj_init_std=0.4), seed, dtype)
+    proj_init_std = 0.4 if config.has_projections else config.proj_init_std
+    model = kind(replace(config, init_std=0.4, proj_init_std=proj_init_std), seed, dtype)
     rng = np.random.default_rng([seed, 1])
     for view in model.params.values():
         if not view.any():

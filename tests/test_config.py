@@ -11,6 +11,7 @@ from hypothesis import given
 
 from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, TransformerXL
 from npxl.bench.arithmetic import training_step
+from npxl.cli.options import configured
 from npxl.config import LanguageModelConfig, config_of, from_dict, to_dict
 from npxl.params import n_parameters
 from npxl.presets import PRESETS, preset
@@ -96,12 +97,34 @@ def test_every_field_is_validated(kind):
         (dict(optimizer="adagrad", adam_epsilon=1e-6), "adam"),
         (dict(patience=2), "plateau"),
         (dict(schedule="inv_sqrt", decay_rate=0.1), "plateau"),
+        (dict(schedule="inv_sqrt", lr_min_ratio=0.0), "cosine or plateau"),
+        (dict(schedule="constant", lr_min_ratio=0.1), "cosine or plateau"),
     ],
 )
 def test_an_option_that_nothing_reads_is_an_error_that_says_what_would(values, reader):
     name, value = next((n, v) for n, v in values.items() if n not in ("optimizer", "schedule"))
     with pytest.raises(NpxlError, match=rf"^{name} is {value}, but only the .* {reader} reads it"):
         TrainConfig(**values)
+
+
+def test_a_floor_of_the_rate_is_read_by_two_schedules():
+    for schedule in ("cosine", "plateau"):
+        TrainConfig(schedule=schedule, lr_min_ratio=0.1)
+
+
+def test_an_option_of_the_preset_that_nothing_reads_any_more_is_not_the_users_to_leave_out():
+    assert preset("enwik8-base").train.lr_min_ratio == 0
+    _, train, _ = configured("enwik8-base", None, {"schedule": "constant"})
+    assert train == replace(preset("enwik8-base").train, schedule="constant", lr_min_ratio=0.01)
+    with pytest.raises(NpxlError, match=r"lr_min_ratio is 0\.5, but only"):
+        configured("enwik8-base", None, {"schedule": "constant", "lr_min_ratio": 0.5})
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, LSTMConfig])
+def test_projections_that_there_are_not_are_not_drawn(kind):
+    kind(d_embed=4, proj_init_std=0.4)
+    with pytest.raises(NpxlError, match=r"proj_init_std is 0\.4, but it must be left out: where"):
+        kind(proj_init_std=0.4)
 
 
 def test_a_configuration_answers_whatever_is_asked_of_all():

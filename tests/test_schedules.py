@@ -17,7 +17,9 @@ every_schedule = pytest.mark.parametrize("schedule", get_args(ScheduleName))
 
 
 def config(lr: float = 2.0, warmup: int = 10, ratio: float = 0.1, **others) -> TrainConfig:
-    return TrainConfig(lr=lr, warmup_steps=warmup, lr_min_ratio=ratio, **others)
+    if others.get("schedule", "cosine") in ("cosine", "plateau"):
+        others["lr_min_ratio"] = ratio
+    return TrainConfig(lr=lr, warmup_steps=warmup, **others)
 
 
 @every_schedule

@@ -73,5 +73,5 @@ def scaled_down(config: Config, larger: bool = False) -> Config:
         d_embed=max(8, d_model + 2) if config.has_projections else None,
         tie_projs=config.tie_projs[:n_clusters],
         init_std=std,
-        proj_init_std=std,
+        proj_init_std=std if config.has_projections else config.proj_init_std,
     )

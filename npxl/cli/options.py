@@ -33,6 +33,7 @@ from npxl.config import (
     from_dict,
     to_dict,
 )
+from npxl.config.training import READ_ONLY_WITH
 from npxl.errors import NpxlError
 from npxl.presets import PRESETS, START, Preset, preset
 
@@ -178,6 +179,9 @@ def configured(
     chosen = {name for layer in layers for name in layer}
     if "vocab_size" not in chosen:  # that of the corpus takes its place
         values["vocab_size"] = max(values["vocab_size"], *_after(values["cutoffs"]))
+    for name, (chooser, readers) in READ_ONLY_WITH.items():
+        if name not in chosen and values[chooser] not in readers:  # the preset's own is meant
+            values[name] = getattr(TrainConfig, name)
     model = config_of(
         start.model.architecture, {name: values[name] for name in to_dict(start.model)}
     )

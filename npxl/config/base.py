@@ -67,6 +67,11 @@ class LanguageModelConfig(ABC):
                 f"tie_projs is {self.tie_projs!r}, but it must be left out: where div_val is 1 and "
                 "d_embed is d_model there are no projections to tie."
             )
+        if self.proj_init_std != type(self).proj_init_std and not self.has_projections:
+            raise NpxlError(
+                f"proj_init_std is {self.proj_init_std!r}, but it must be left out: where div_val "
+                "is 1 and d_embed is d_model there are no projections to draw."
+            )
 
     @property
     def clusters(self) -> tuple[range, ...]:

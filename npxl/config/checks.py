@@ -112,21 +112,21 @@ def require_choice(
         raise NpxlError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}{unset}.")
 
 
-def require_that_options_have_an_effect(
-    config: Any, read_only_with: Mapping[str, tuple[str, str]]
-) -> None:
-    """NpxlError when one differs from its default that nothing reads beside the others.
+ReadOnlyWith = Mapping[str, tuple[str, tuple[str, ...]]]
+"""Options that mean something beside some values of another one, and nothing else: by their names,
+the name of the other and those values."""
 
-    read_only_with has options that mean something beside one value of another one, and nothing
-    else: by their names, the name of the other and that value.
-    """
+
+def require_that_options_have_an_effect(config: Any, read_only_with: ReadOnlyWith) -> None:
+    """NpxlError when one differs from its default that nothing reads beside the others."""
     for option in fields(config):
         if option.name not in read_only_with:
             continue
-        chooser, reader = read_only_with[option.name]
+        chooser, readers = read_only_with[option.name]
         value, chosen = getattr(config, option.name), getattr(config, chooser)
-        if value != option.default and chosen != reader:
+        if value != option.default and chosen not in readers:
+            named = " or ".join(readers)
             raise NpxlError(
-                f"{option.name} is {value!r}, but only the {chooser} {reader} reads it, and the "
-                f"{chooser} is {chosen}: leave {option.name} out, or choose {reader}."
+                f"{option.name} is {value!r}, but only the {chooser} {named} reads it, and the "
+                f"{chooser} is {chosen}: leave {option.name} out, or choose {named}."
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from npxl.config.checks import (
+    ReadOnlyWith,
     require_bool,
     require_choice,
     require_float,
@@ -24,13 +25,14 @@ VocabularyKind = Literal["bytes", "characters", "words", "symbols", "subwords"]
 _ABOUT_TEXT = {"about": "text"}
 """Of options that say how the text is read, rather than how a model is trained."""
 
-_READ_ONLY_WITH = {
-    "momentum": ("optimizer", "sgd"),
-    "beta1": ("optimizer", "adam"),
-    "beta2": ("optimizer", "adam"),
-    "adam_epsilon": ("optimizer", "adam"),
-    "decay_rate": ("schedule", "plateau"),
-    "patience": ("schedule", "plateau"),
+READ_ONLY_WITH: ReadOnlyWith = {
+    "momentum": ("optimizer", ("sgd",)),
+    "beta1": ("optimizer", ("adam",)),
+    "beta2": ("optimizer", ("adam",)),
+    "adam_epsilon": ("optimizer", ("adam",)),
+    "lr_min_ratio": ("schedule", ("cosine", "plateau")),
+    "decay_rate": ("schedule", ("plateau",)),
+    "patience": ("schedule", ("plateau",)),
 }
 
 
@@ -68,7 +70,7 @@ class TrainConfig:
         step; inv_sqrt: lr / √step; plateau: lowered when the validation loss stops falling;
         constant: as it is.
     lr_min_ratio
-        The cosine ends at this fraction of lr, and plateau goes no lower.
+        The cosine ends at this fraction of lr, and plateau goes no lower. Only for these two.
     warmup_steps
         Updates during which the learning rate rises linearly to where the schedule begins.
     decay_rate
@@ -178,4 +180,4 @@ class TrainConfig:
                 f"tokenizer is {self.tokenizer!r}, but it must be the path of a tokenizer.json or "
                 "none."
             )
-        require_that_options_have_an_effect(self, _READ_ONLY_WITH)
+        require_that_options_have_an_effect(self, READ_ONLY_WITH)

@@ -132,7 +132,7 @@ class ModelConfig(LanguageModelConfig):
         require_choice(self, "attn_type", get_args(AttentionType))
         self._require_positions()
         self._require_clusters()
-        require_that_options_have_an_effect(self, {"untie_r": ("attn_type", "dai")})
+        require_that_options_have_an_effect(self, {"untie_r": ("attn_type", ("dai",))})
 
     def _require_positions(self) -> None:
         """What the encoding of positions cannot be made without."""

@@ -70,8 +70,9 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
     clamp_len = checked_int("clamp_len", values["clamp_len"], minimum=-_ANY)
     d_embed = None if values["d_embed"] == values["d_model"] else values["d_embed"]
     cutoffs, tie_projs = list_of(values, "cutoffs"), list_of(values, "tie_projs")
-    if d_embed is None and values["div_val"] == 1:
-        tie_projs = []  # there are no projections
+    of_projections = {"proj_init_std": values["proj_init_std"]}
+    if d_embed is None and values["div_val"] == 1:  # there are none
+        tie_projs, of_projections = [], {}
     elif any(tie_projs):
         tie_projs += [False] * (len(cutoffs) + 1 - len(tie_projs))
     return {
@@ -81,6 +82,7 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
         "d_embed": d_embed,
         "cutoffs": cutoffs,
         "tie_projs": tie_projs if any(tie_projs) else (),
+        **of_projections,
     }
 
 

@@ -125,7 +125,6 @@ def _config(given: Mapping[str, Any], state: StateDict) -> ModelConfig:
         vocab_size=values["n_token"],
         tie_weight=values["tie_weight"],
         init_std=values["init_std"],
-        proj_init_std=values["proj_init_std"],
         initial_memory="empty",
         layer_norm_epsilon=1e-5,
     )

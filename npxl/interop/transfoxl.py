@@ -24,7 +24,7 @@ MODEL_TYPE = "transfo-xl"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files that may hold the tensors, the preferred one first."""
 
-_SAME = ("vocab_size", "untie_r", "init_std", "proj_init_std", "layer_norm_epsilon")
+_SAME = ("vocab_size", "untie_r", "init_std", "layer_norm_epsilon")
 """Options, besides those of the original code, that are fields of ModelConfig and mean the same."""
 
 _ALIASES = {
@@ -140,6 +140,7 @@ def config_to_transfoxl(config: ModelConfig) -> dict[str, Any]:
         "same_length": config.attn_window is not None,
         "clamp_len": -1 if config.clamp_len is None else config.clamp_len,
         "d_embed": config.embedding_width,
+        "proj_init_std": config.proj_init_std,
         "cutoffs": list(config.cutoffs),
         "adaptive": bool(config.cutoffs),
         "tie_projs": list(config.tie_projs) or [False] * len(config.clusters),
