@@ -62,7 +62,7 @@ def test_what_is_saved_is_loaded(tmp_path, dtype, config, length):
     save_checkpoint(tmp_path / "c.safetensors", saved)
     loaded = load_checkpoint(tmp_path / "c.safetensors")
     assert loaded.progress == saved.progress == load_progress(tmp_path / "c.safetensors")
-    assert loaded.model.config == CONFIG
+    assert loaded.model.config == config
     assert loaded.optimizer.keys() == saved.optimizer.keys()
     pairs = [
         (loaded.model.params.flat, saved.model.params.flat),
