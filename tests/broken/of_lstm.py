@@ -18,7 +18,7 @@ MUTANTS = (
         "recurrence",
         FORWARD,
         CELL,
-        "cell[k] = (one - gates[d + k]) * before[k] + gates[k] * gates[3 * d + k]",
+        "cell[k] = (1 - gates[d + k]) * before[k] + gates[k] * gates[3 * d + k]",
         ("check_reference", "check_gradients"),
     ),
     LSTMMutant(
@@ -49,8 +49,8 @@ MUTANTS = (
         "an LSTM's gates are quotients of exponentials that overflow",
         "numerics",
         FORWARD,
-        "gates[k] = one / (one + exp(-gates[k]))",
-        "gates[k] = exp(gates[k]) / (one + exp(gates[k]))",
+        "gates[k] = sigmoid(gates[k])",
+        "gates[k] = np.exp(gates[k]) / (1 + np.exp(gates[k]))",
         ("check_large_scores",),
     ),
     LSTMMutant(
