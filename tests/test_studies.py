@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, load_corpus
 from npxl.cli import main
 from npxl.data import BUNDLED
-from npxl.inference import evaluate
+from npxl.inference import Score, evaluate
 from npxl.inference.sliding import score_windows
-from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, runner, speed
+from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, recl, runner, speed
 from npxl.studies.ablation import shuffled_text
 from npxl.studies.attention import by_distance
 from npxl.studies.effective_context import effective_context
@@ -429,6 +429,25 @@ def test_losses_after_a_context_read_nothing_else(found, folder, text):
             log_p, _ = model.log_probs(inputs, model.init_memory(60))
             expected = -log_p[np.arange(60), -1, tokens[places]].mean()
             assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_attention_lengths_are_multiples_of_a_model_s_own(tiny, folder, monkeypatch):
+    tried = []
+
+    def shortest(model, *args, **options):
+        tried.append(model.config.attn_window)
+        return Score(tokens=1, nll=model.config.attn_window, tokens_per_second=1.0)
+
+    monkeypatch.setattr(recl, "evaluate", shortest)
+    setting = replace(tiny["recl"].quick, n_positions=2, longest=8)  # of the same models
+    result = recl.run(setting, Lab(folder, "lengths", setting))
+    memory, segment = MODEL.mem_len, TRAIN.tgt_len
+    assert result["attention_lengths"] == {
+        "Transformer-XL": memory + segment,
+        "with Shaw's encoding": memory + segment,
+        "without recurrence": segment,
+    }
+    assert tried == [16, 32, 16, 32, 8, 16]
 
 
 def test_effective_contexts_are_those_of_the_kept_losses(found, folder):

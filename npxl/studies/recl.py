@@ -27,6 +27,7 @@ from npxl.config import LSTMConfig, ModelConfig, TrainConfig
 from npxl.inference import evaluate
 from npxl.inference.sliding import score_windows
 from npxl.models import LanguageModel
+from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import Picture
 from npxl.studies.effective_context import effective_context
 from npxl.studies.frame import Cell, Result, Statement, Study, Table
@@ -70,22 +71,24 @@ class Setting:
     longest: int = 768
     n_positions: int = 6000
     windows: tuple[int, ...] = (1, 2, 4, 8)
-    """Attention lengths to choose from, in multiples of that of training."""
+    """Attention lengths to choose from, in multiples of that of the model's own training."""
 
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by context of all models, until none gains by more of it, and the groups' RECL."""
     tokens = np.asarray(lab.corpus.split(setting.split).tokens, np.int64)
     places = np.linspace(setting.longest, len(tokens) - 1, setting.n_positions).astype(int)
-    models: dict[str, LanguageModel] = {
+    transformers = {
         name: lab.transformer(*variant.of(setting.model, setting.train))
         for name, variant in _VARIANTS.items()
     }
-    models["LSTM"] = lab.trained(setting.lstm, setting.lstm_train).model("last")
+    models: dict[str, LanguageModel] = {
+        **transformers, "LSTM": lab.trained(setting.lstm, setting.lstm_train).model("last")
+    }  # fmt: skip
     windows = {
-        name: lab.part(f"window of {name}", partial(_best_window, models[name], tokens, setting))
-        for name, variant in _VARIANTS.items()
-        if variant.attn_type in ("dai", "shaw")
+        name: lab.part(f"attention length of {name}", partial(_best_window, model, tokens, setting))
+        for name, model in transformers.items()
+        if model.config.encodes_distances
     }
     for name, window in windows.items():
         models[name] = models[name].reconfigured(mem_len=0, attn_window=window)
@@ -129,9 +132,9 @@ def _effective_contexts(
     return found
 
 
-def _best_window(model: LanguageModel, tokens: Array, setting: Setting) -> int:
+def _best_window(model: TransformerXL, tokens: Array, setting: Setting) -> int:
     """The attention length with the best score, as of the paper's Table 6."""
-    trained_with = setting.model.mem_len + setting.train.tgt_len
+    trained_with = model.config.mem_len + setting.train.tgt_len
 
     def nll(window: int) -> float:
         read = model.reconfigured(mem_len=window - 1, attn_window=window)
