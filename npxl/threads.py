@@ -44,12 +44,15 @@ def shards(n_streams: int, n_workers: int) -> list[range]:
     return [range(*pair) for pair in pairwise(bounds)]
 
 
-def run_parallel(tasks: Sequence[Callable[[], T]], n_workers: int) -> list[T]:
+def run_parallel(
+    tasks: Sequence[Callable[[], T]], n_workers: int, give_up: Callable[[], None] | None = None
+) -> list[T]:
     """Results of the tasks, in their order, from at most `n_workers` threads.
 
     Two or more tasks run side by side, each with single-threaded BLAS; a single task, or a single
     worker, runs in the calling thread, where `spread` divides what it does among `n_workers`.  BLAS
-    has its own number of threads back afterwards.
+    has its own number of threads back afterwards.  `give_up` is called when Ctrl-C interrupts the
+    calling thread, so that tasks of other threads, which it cannot interrupt, may end early.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def run_parallel(tasks: Sequence[Callable[[], T]], n_workers: int) -> list[T]:
         What the first of the failing tasks raised, once all have ended.
     """
     with Threads(n_workers, len(tasks)) as threads:
-        return threads.run(tasks)
+        return threads.run(tasks, give_up)
 
 
 def spread(task: Callable[[range], None], n: int, cost: int | None = None) -> None:
@@ -167,12 +170,22 @@ class Threads:
         self._pool = None
         self._stack.close()
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Results of the tasks, in their order; all have ended when one that failed raises."""
+    def run(
+        self, tasks: Sequence[Callable[[], T]], give_up: Callable[[], None] | None = None
+    ) -> list[T]:
+        """Results of the tasks, in their order; all have ended when one that failed raises.
+
+        `give_up` as for `run_parallel`.
+        """
         if self._pool is None or len(tasks) == 1:
             return [task() for task in tasks]
-        futures = [self._pool.submit(task) for task in tasks]
-        wait(futures)
+        try:
+            futures = [self._pool.submit(task) for task in tasks]
+            wait(futures)
+        except BaseException:
+            if give_up is not None:
+                give_up()
+            raise
         return [future.result() for future in futures]
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npxl import IGNORE, ModelConfig, NpxlError, TransformerXL
-from npxl.inference import EvaluationStopped, evaluate, score
+from npxl.inference import EvaluationStopped, evaluate, evaluate_sliding, score
 from npxl.inference.evaluation import warm_up_segments
 from npxl.testing.strategies import ATTN_TYPES, LEARNED
 
@@ -178,6 +182,28 @@ def test_stop_abandons_the_evaluation(n_workers):
             progress=lambda done, total: calls.append(done), stop=lambda: len(calls) >= 5,
         )  # fmt: skip
     assert len(calls) <= 5 + n_workers
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere no thread can be sent a signal")
+@pytest.mark.parametrize("read", [evaluate, evaluate_sliding])
+def test_ctrl_c_ends_the_other_threads_too(read):
+    main, calls = threading.main_thread(), []
+
+    def interrupt(done, total):
+        if threading.current_thread() is not main:
+            if not calls:
+                signal.pthread_kill(main.ident, signal.SIGINT)
+            calls.append((done, total))
+            time.sleep(1e-3)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            read(make_model(mem_len=0), text(200_000), 50, n_workers=2, progress=interrupt)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    done, total = calls[-1]
+    assert done < total / 2
 
 
 @pytest.mark.fault("KY #75", "HF #586", "HF #10538")

@@ -54,6 +54,8 @@ class Score:
 class Reading:
     """What all threads of an evaluation have read so far, and whether they are to go on.
 
+    They are not if `stop` says so, or after `give_up`, as when Ctrl-C interrupts the main thread.
+
     Parameters
     ----------
     n_reads
@@ -70,10 +72,11 @@ class Reading:
     ) -> None:
         self._n_reads, self._progress, self._stop = n_reads, progress, stop
         self._n_done, self._lock = 0, threading.Lock()
+        self._given_up = False
 
     def score(self, reader: Reader, inputs: Array, targets: Array) -> Array:
-        """What the reader's `score` returns; EvaluationStopped when `stop` says so before."""
-        if self._stop is not None and self._stop():
+        """What the reader's `score` returns; EvaluationStopped when it is not to go on."""
+        if self._given_up or (self._stop is not None and self._stop()):
             raise EvaluationStopped
         # A model that diverged overflows; its score says so.
         with np.errstate(all="ignore"):
@@ -83,6 +86,10 @@ class Reading:
             if self._progress is not None:
                 self._progress(self._n_done, self._n_reads)
         return nll
+
+    def give_up(self) -> None:
+        """Let all threads end before they read any more."""
+        self._given_up = True
 
 
 def bits_per_character(nll: float, *splits: Split) -> float:
@@ -254,7 +261,7 @@ def _read(
         return lambda: consume(_scored(model, tokens, plan, streams, reading))
 
     tasks = [task(streams) for streams in shards(plan.n_streams, n_workers)]
-    return run_parallel(tasks, n_workers)
+    return run_parallel(tasks, n_workers, reading.give_up)
 
 
 def _scored(

@@ -121,7 +121,8 @@ def score_windows(
         return run
 
     if len(pairs):
-        run_parallel([task(part) for part in shards(len(pairs), n_workers)], n_workers)
+        tasks = [task(part) for part in shards(len(pairs), n_workers)]
+        run_parallel(tasks, n_workers, reading.give_up)
     return nll
 
 
