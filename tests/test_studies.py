@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from npxl.cli import main
 from npxl.data import BUNDLED
 from npxl.inference import Score, evaluate
 from npxl.inference.sliding import score_windows
+from npxl.models.architectures import model_class
 from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, recl, runner, speed
 from npxl.studies.ablation import shuffled_text
 from npxl.studies.attention import by_distance
@@ -137,10 +139,64 @@ def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):
     one = Lab(tmp_path, "fragmentation", setting)
     with pytest.raises(ZeroDivisionError):
         one.part("one", lambda: 1 / 0)
-    with pytest.raises(ValueError, match="JSON"):
-        one.part("one", lambda: float("nan"))
+    with pytest.raises(NpxlError, match="not a finite number, in its part 'one'"):
+        one.part("one", lambda: {"mean": [1.0, float("nan")]})
     assert one.part("one", lambda: [1.5]) == [1.5]
     assert one.seconds >= 0
+
+
+def untrained(lab, model, train, corpus=None):
+    """In place of `Lab.trained`: a run whose model is as it begins."""
+    return SimpleNamespace(model=lambda which: model_class(model)(model, seed=train.seed))
+
+
+@pytest.mark.parametrize(
+    ("name", "enough"),
+    [
+        ("reach", 2 * 8 + 3),  # the token beyond the reach, and a target
+        ("fragmentation", (1 + N_BLOCKS) * 8 + 1),  # segments, the first of which has no memory
+        ("memory", N_BLOCKS + 1),
+        ("recl", 24 + 60),  # the longest context, and positions
+        ("attention", 2 * (1 + 3) * 8 + 1),  # streams of segments
+    ],
+)
+def test_a_text_that_is_too_short_is_refused_before_training(
+    name, enough, tiny, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Lab, "trained", untrained)
+    text = BUNDLED["kjv"].read_bytes()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_bytes(text[:1000])
+
+    fewer = dict(n_configurations=1) if name == "reach" else {}
+    study = replace(tiny[name], quick=replace(tiny[name].quick, **fewer))
+
+    def outcome(length):
+        (tmp_path / "text" / "valid.txt").write_bytes(text[:length])
+        return conduct(study, tmp_path, quick=True, corpus=str(tmp_path / "text"))
+
+    assert outcome(enough).tables
+    monkeypatch.setattr(Lab, "trained", None)  # nothing is trained
+    message = f"has {enough - 1} tokens, but at least {enough} are needed by the study {name}"
+    with pytest.raises(NpxlError, match=message):
+        outcome(enough - 1)
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "speed"])
+def test_a_text_without_the_split_is_refused_before_training(name, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Lab, "trained", None)
+    (tmp_path / "train.txt").write_bytes(BUNDLED["kjv"].read_bytes()[:1000])
+    with pytest.raises(NpxlError, match="has no split 'valid'; it has train"):
+        conduct(tiny[name], tmp_path / "out", quick=True, corpus=str(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["out", "out/parts"])
+def test_a_folder_that_cannot_be_used_is_refused_before_anything(file, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(speed, "measure", None)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("in the way")
+    with pytest.raises(NpxlError, match=r"Nothing can be kept in .*: choose another folder"):
+        conduct(tiny["speed"], tmp_path / "out", quick=True)
 
 
 # Statistics and words
@@ -171,6 +227,12 @@ def test_error_bars_by_hand(seed, n):
     assert estimate.mean == pytest.approx(mean, abs=1e-12)
     assert estimate.error == pytest.approx(2.045 * (variance / N_BLOCKS) ** 0.5, rel=1e-9)
     assert over_blocks(np.stack([values, -values], axis=1))[1].mean == pytest.approx(-mean)
+
+
+def test_error_bars_need_a_value_for_each_block():
+    assert over_text(np.zeros(N_BLOCKS)) == (0, 0)
+    with pytest.raises(NpxlError, match=r"There are 29 rows of values, but .* of 30 blocks"):
+        over_text(np.zeros(N_BLOCKS - 1))
 
 
 def test_an_interval_that_excludes_zero():
@@ -412,6 +474,20 @@ def test_a_loss_that_is_not_a_number_is_not_timed(side, tiny, tmp_path, monkeypa
         conduct(tiny["speed"], tmp_path, quick=True)
 
 
+@pytest.mark.parametrize(("n_cores", "n_windows"), [(1, 4), (2, 4), (3, 6), (8, 8)])
+def test_all_cores_have_windows(n_cores, n_windows, tiny, monkeypatch):
+    timed = []
+
+    def score(model, tokens, pairs, window, n_workers=1):
+        timed.append((len(pairs), n_workers))
+        return score_windows(model, tokens, pairs, window)
+
+    monkeypatch.setattr(speed, "available_cores", lambda: n_cores)
+    monkeypatch.setattr(speed, "score_windows", score)
+    speed.measure(MODEL, 20, replace(tiny["speed"].quick, n_windows=4))
+    assert timed[-1] == (n_windows, n_cores)
+
+
 def test_growth_is_found_again():
     lengths = np.array([800, 1800, 3800])
     assert growth(lengths, 0.3 * lengths**1.2) == pytest.approx((0.3, 1.2))
@@ -456,7 +532,7 @@ def test_effective_contexts_are_those_of_the_kept_losses(found, folder):
     kept = [
         json.loads(path.read_text())["value"]
         for context in result["contexts"]
-        for path in (folder / "parts").glob(f"recl-*-context-{context}.json")
+        for path in (folder / "parts").glob(f"recl-*-losses-after-{context}.json")
     ]
     for group in result["groups"]:
         losses = np.array([[each[name] for each in kept] for name in group])
@@ -492,6 +568,14 @@ def test_a_shuffled_text_has_the_same_lines(text, tmp_path):
         assert sorted(before) == sorted(after)
         assert before != after
     assert shuffled_text(corpus, tmp_path) == shuffled.path
+
+
+def test_a_text_that_is_one_line_cannot_be_shuffled(tmp_path):
+    (tmp_path / "train.txt").write_text("some words\nand others\n")
+    assert load_corpus(shuffled_text(load_corpus(tmp_path), tmp_path / "texts")).valid is None
+    (tmp_path / "valid.txt").write_text("some words and no other line\n")
+    with pytest.raises(NpxlError, match=r"The valid split of .* is a single line"):
+        shuffled_text(load_corpus(tmp_path), tmp_path / "texts")
 
 
 # The command line

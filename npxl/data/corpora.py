@@ -103,19 +103,22 @@ class Corpus:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        lengths = [f"{n} {len(split):,}" for n, split in splits.items() if split is not None]
+        lengths = [f"{name} {len(split):,}" for name, split in self.splits.items()]
         kind, size = self.vocab.kind, self.vocab.size
         return f"Corpus({self.name}: {', '.join(lengths)} {kind}, vocabulary {size:,})"
 
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Those there are, by name, in the order train, valid, test."""
+        every = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: split for name, split in every.items() if split is not None}
+
     def split(self, name: str) -> Split:
         """The split called train, valid or test; NpxlError names those there are."""
-        splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        split = splits.get(name)
-        if split is None:
-            names = [each for each, there in splits.items() if there is not None]
-            raise NpxlError(f"{self.name} has no split {name!r}; it has {', '.join(names)}.")
-        return split
+        if name not in self.splits:
+            names = ", ".join(self.splits)
+            raise NpxlError(f"{self.name} has no split {name!r}; it has {names}.")
+        return self.splits[name]
 
 
 def load_corpus(

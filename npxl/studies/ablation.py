@@ -22,6 +22,7 @@ import numpy as np
 
 from npxl.config import ModelConfig, TrainConfig
 from npxl.data import Corpus
+from npxl.errors import NpxlError
 from npxl.files import new_folder
 from npxl.inference import evaluate
 from npxl.inference.evaluation import bits_per_byte
@@ -54,6 +55,7 @@ class Setting:
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Scores of every variant, seed by seed, on the text and on the same in disorder."""
+    lab.split()  # which there has to be
     shuffled = shuffled_text(lab.corpus, lab.folder / "texts")
     texts = {"in order": (None, IN_ORDER), "shuffled": (shuffled, SHUFFLED)}
     return {
@@ -102,15 +104,21 @@ def _scores(trained: Run, config: ModelConfig, setting: Setting) -> dict[str, An
 def shuffled_text(corpus: Corpus, folder: Path) -> Path:
     """The corpus with the lines of each split in random order: a folder, made if it is not there.
 
-    A line of the bundled text is a verse.  What a sentence depends on then lies within it.
+    Blank lines are left out.  A line of the bundled text is a verse, or a heading, so that what a
+    verse depends on then lies within it.  NpxlError when a split is a single line.
     """
     path = folder / f"shuffled-{corpus.fingerprint[:12]}"
     if not path.exists():
         draw = np.random.default_rng(0)
         with new_folder(path) as draft:
-            for name in ("train", "valid", "test"):
-                lines = corpus.split(name).tokens.tobytes().split(b"\n")  # tokens are bytes
+            for name, split in corpus.splits.items():
+                lines = split.tokens.tobytes().split(b"\n")  # tokens are bytes
                 lines = [line for line in lines if line.strip()]
+                if len(lines) < 2:
+                    raise NpxlError(
+                        f"The {name} split of {corpus.name} is a single line, but lines are to be "
+                        "put in random order: pass a text whose sentences are lines."
+                    )
                 shuffled = [lines[i] + b"\n" for i in draw.permutation(len(lines))]
                 (draft / f"{name}.txt").write_bytes(b"".join(shuffled))
     return path

@@ -61,10 +61,11 @@ def by_distance(attention: Array) -> Array:
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Means over all queries of segments that are read with full memory."""
-    model = lab.transformer(setting.model, setting.train)
     mem_len, tgt_len = setting.model.mem_len, setting.train.tgt_len
-    streams = lab.corpus.split(setting.split).streams(setting.n_streams, tgt_len)
     skipped = -(-mem_len // tgt_len)
+    n_read = setting.n_streams * (skipped + setting.n_segments) * tgt_len
+    streams = lab.split(at_least=n_read + 1).streams(setting.n_streams, tgt_len)
+    model = lab.transformer(setting.model, setting.train)
 
     def measure() -> dict[str, Any]:
         memory = model.init_memory(setting.n_streams)

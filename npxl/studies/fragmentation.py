@@ -24,7 +24,7 @@ from npxl.studies.frame import Cell, Result, Statement, Study, Table, octaves, s
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_7
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
-from npxl.studies.statistics import Estimate, over_blocks, over_text
+from npxl.studies.statistics import N_BLOCKS, Estimate, over_blocks, over_text
 from npxl.threads import available_cores
 
 Array = NDArray[Any]
@@ -51,6 +51,9 @@ _LABELS = {
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by position in the segment, of the same tokens: with memory and without."""
+    tgt_len = setting.train.tgt_len
+    full = -(-setting.model.mem_len // tgt_len)  # segments until the memory is
+    tokens = lab.split(at_least=(full + N_BLOCKS) * tgt_len + 1).tokens
     recurrent, isolated = (
         lab.transformer(*Variant(recurrence).of(setting.model, setting.train))
         for recurrence in (True, False)
@@ -60,9 +63,6 @@ def run(setting: Setting, lab: Lab) -> Result:
         "taken away": recurrent.reconfigured(mem_len=0),
         "never": isolated,
     }
-    tgt_len = setting.train.tgt_len
-    tokens = lab.corpus.split(setting.split).tokens
-    full = -(-setting.model.mem_len // tgt_len)  # segments until the memory is
 
     def measure() -> dict[str, Any]:
         losses = {}

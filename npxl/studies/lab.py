@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from npxl.config import LanguageModelConfig, ModelConfig, TrainConfig, to_dict
-from npxl.data import BUNDLED, Corpus, load_corpus
+from npxl.data import BUNDLED, Corpus, Split, load_corpus
 from npxl.data.encoded import digest_of
+from npxl.errors import NpxlError
 from npxl.files import atomic_write
 from npxl.models.transformer_xl import TransformerXL
 from npxl.training.loop import Trainer
@@ -66,10 +67,25 @@ class Lab:
         """The text that the setting names."""
         return load_corpus(self._setting.corpus)
 
+    def split(self, at_least: int = 2) -> Split:
+        """The split of the text that the setting names, with at least so many tokens.
+
+        NpxlError when there is none or it is too short, which is to be known before any training.
+        """
+        split = self.corpus.split(self._setting.split)
+        if len(split) < at_least:
+            raise NpxlError(
+                f"The {self._setting.split} split of {self.corpus.name} has {len(split):,} tokens, "
+                f"but at least {at_least:,} are needed by the study {self._study}: pass a longer "
+                "text."
+            )
+        return split
+
     def part(self, name: str, compute: Callable[[], T]) -> T:
         """What `compute` returned when it was first asked for this part: plain JSON values.
 
         It must not train: that is counted by itself, and goes on where it was interrupted.
+        NpxlError when a value is not a finite number; nothing is kept then.
         """
         label = f"{self._study}-{self._digest}-{name}".replace(" ", "-")
         path = self.folder / "parts" / f"{label}.json"
@@ -80,7 +96,13 @@ class Lab:
             started = time.perf_counter()
             value = compute()
             kept = {"seconds": time.perf_counter() - started, "value": value}
-            write_json(path, kept)
+            try:
+                write_json(path, kept)
+            except ValueError as error:
+                raise NpxlError(
+                    f"A value that the study {self._study} found is not a finite number, in its "
+                    f"part {name!r}, as when a model has diverged: nothing of it is kept."
+                ) from error
             kept = json.loads(path.read_bytes())  # the same, fresh or kept
         self.seconds += kept["seconds"]
         value = kept["value"]

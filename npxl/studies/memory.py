@@ -25,7 +25,7 @@ from npxl.studies.frame import Cell, Result, Statement, Study, Table
 from npxl.studies.lab import Lab
 from npxl.studies.paper import EVALUATED_WITH, TRAINED_FOR
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
-from npxl.studies.statistics import Estimate, over_text
+from npxl.studies.statistics import N_BLOCKS, Estimate, over_text
 from npxl.threads import available_cores
 
 _NO_HARM = 0.01
@@ -48,7 +48,7 @@ def run(setting: Setting, lab: Lab) -> Result:
     """Losses by memory length; differences, on the same tokens, from no memory and training's."""
     trained_with, tgt_len = setting.model.mem_len, setting.train.tgt_len
     furthest = tgt_len + trained_with - 1  # distance that training has shown
-    tokens = lab.corpus.split(setting.split).tokens
+    tokens = lab.split(at_least=N_BLOCKS + 1).tokens
 
     def model(attn_type: AttentionType, recurrence: bool) -> LanguageModel:
         variant = Variant(recurrence, attn_type)

@@ -68,6 +68,9 @@ def random_model(draw: np.random.Generator) -> TransformerXL:
 
 def run(setting: Setting, lab: Lab) -> Result:
     """The reach of random configurations, bit by bit; and three influences in a trained model."""
+    window = setting.model.mem_len + 1
+    reach = setting.model.n_layer * (window - 1)
+    tokens = np.asarray(lab.split(at_least=reach + 3).tokens, np.int64)
 
     def exact() -> list[dict[str, Any]]:
         found = []
@@ -87,10 +90,8 @@ def run(setting: Setting, lab: Lab) -> Result:
         return found
 
     trained = lab.transformer(setting.model, setting.train)
-    windowed = trained.reconfigured(mem_len=0, attn_window=setting.model.mem_len + 1)
+    windowed = trained.reconfigured(mem_len=0, attn_window=window)
     windowed = windowed.astype(np.float64)  # so that what is small is not lost in rounding
-    reach = windowed.config.reach or 0
-    tokens = np.asarray(lab.corpus.split(setting.split).tokens, np.int64)
     starts = np.linspace(0, len(tokens) - reach - 3, setting.n_texts).astype(int)
     texts = tokens[starts[:, None] + np.arange(reach + 3)]  # one more than reaches, and a target
 
@@ -117,7 +118,7 @@ def run(setting: Setting, lab: Lab) -> Result:
         "exact": lab.part("exact", exact),
         "trained_reach": reach,
         "n_layer": setting.model.n_layer,
-        "window": setting.model.mem_len + 1,
+        "window": window,
         **lab.part("influence", influence),
     }
 

@@ -76,7 +76,8 @@ class Setting:
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by context of all models, until none gains by more of it, and the groups' RECL."""
-    tokens = np.asarray(lab.corpus.split(setting.split).tokens, np.int64)
+    split = lab.split(at_least=setting.longest + setting.n_positions)
+    tokens = np.asarray(split.tokens, np.int64)
     places = np.linspace(setting.longest, len(tokens) - 1, setting.n_positions).astype(int)
     transformers = {
         name: lab.transformer(*variant.of(setting.model, setting.train))
@@ -107,7 +108,7 @@ def run(setting: Setting, lab: Lab) -> Result:
     losses: list[dict[str, list[float]]] = []
     for context in range(setting.step, setting.longest + 1, setting.step):
         contexts.append(context)
-        losses.append(lab.part(f"context {context}", partial(measure, context)))
+        losses.append(lab.part(f"losses after {context}", partial(measure, context)))
         groups = [_effective_contexts(contexts, losses, group) for group in GROUPS]
         if all(ended for group in groups for found in group.values() for _, ended in found):
             break

@@ -6,10 +6,12 @@ import io
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from rich.console import Console
 
+from npxl.errors import NpxlError
 from npxl.files import atomic_write
 from npxl.page.pictures import Picture
 from npxl.studies.frame import Result, Statement, Study, Table
@@ -94,13 +96,14 @@ def conduct(
     StudyStopped
         When training was interrupted; a second call goes on from there.
     NpxlError
-        When the text or what the folder holds cannot be used.
+        When the text or what the folder holds cannot be used, or the folder not be written.
     """
     setting = study.quick if quick else study.full
     label = f"{study.name}-quick" if quick else study.name
     if corpus is not None and corpus != setting.corpus:
         setting = replace(setting, corpus=corpus)
         label += f"-{Path(corpus).stem}"
+    _make(folder / "parts")
     lab = Lab(folder, study.name, setting, console)
     result = json.loads(json.dumps(study.run(setting, lab)))  # the same as it is read again
     outcome = Outcome(study, setting, result, quick, lab.seconds, lab.training_seconds)
@@ -109,6 +112,17 @@ def conduct(
         with atomic_write(folder / f"{label}-{n}.svg") as file:
             file.write(drawn(picture))
     return outcome
+
+
+def _make(folder: Path) -> None:
+    """Make the folder; NpxlError when nothing can be kept in it, before anything is computed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise NpxlError(
+            f"Nothing can be kept in {folder} ({error.strerror}): choose another folder with --out."
+        ) from error
 
 
 def drawn(picture: Picture) -> bytes:

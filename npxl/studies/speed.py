@@ -47,6 +47,7 @@ class Setting:
     """Of the segments that Transformer-XL reads: what one has computed, all its tokens share."""
     n_segments: int = 2
     n_windows: int = 4
+    """At least; so many that all cores have as many."""
     rounds: int = 5
     """In each of which both sides are timed; medians count."""
     seed: int = 0
@@ -70,7 +71,8 @@ def run(setting: Setting, lab: Lab) -> Result:
 def measure(shape: ModelConfig, length: int, setting: Setting) -> dict[str, Any]:
     """Both sides at one attention length: first whether they are right, then how long they take."""
     draw = np.random.default_rng(setting.seed)
-    n_workers, n_windows = available_cores(), setting.n_windows
+    n_workers = available_cores()
+    n_windows = -(-setting.n_windows // n_workers) * n_workers
     segments = draw.integers(0, shape.vocab_size, (setting.n_segments, 1, setting.tgt_len + 1))
     tokens = draw.integers(0, shape.vocab_size, length + n_windows + 1)
     reusing, sliding = sides(shape, length, setting.seed)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.errors import NpxlError
+
 Array = NDArray[Any]
 
 N_BLOCKS = 30
@@ -33,8 +35,14 @@ class Estimate(NamedTuple):
 def over_blocks(values: Array) -> list[Estimate]:
     """Of each column of values [N, K] the mean, by the spread over blocks of successive rows.
 
-    The error is t · s / √n, with s the standard deviation of the means of the n blocks.
+    The error is t · s / √n, with s the standard deviation of the means of the n blocks.  NpxlError
+    when there are fewer rows than blocks.
     """
+    if len(values) < N_BLOCKS:
+        raise NpxlError(
+            f"There are {len(values)} rows of values, but error bars are of {N_BLOCKS} blocks of "
+            "them: pass at least one row for each."
+        )
     means = np.array([block.mean(0) for block in np.array_split(values, N_BLOCKS)])  # [n, K]
     errors = _T_95 * means.std(0, ddof=1) / math.sqrt(N_BLOCKS)
     return [Estimate(float(m), float(e)) for m, e in zip(means.mean(0), errors, strict=True)]
