@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numerical import assert_adjoint, assert_eq, read_only, seeds
 from support import model_for, tokens
@@ -30,6 +30,7 @@ def small(attn_type="vaswani", **changes):
     return model_for(replace(SMALL, attn_type=attn_type, **changes))
 
 
+@example(n_memory=4, n_queries=3, clamp_len=1, dropout=0.4, seed=0)  # in both parts
 @given(
     n_memory=st.integers(0, 6),
     n_queries=st.integers(1, 6),

@@ -11,19 +11,25 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numerical import central_difference, directional_difference, seeds
+from numerical import assert_adjoint, central_difference, directional_difference, seeds
 
 from npxl import MaskKey, reference
+from npxl.kernels.packing import pack_into, pack_transposed, round_up
+from npxl.kernels.vectors import TILE_COLUMNS
+from npxl.layers import attention
 from npxl.layers.attention import (
     AttentionWeights,
+    PackedMemory,
     attend_backward,
     attend_forward,
+    attend_packed,
     attention_probabilities,
     relative_attention_backward,
     relative_attention_forward,
 )
 from npxl.layers.dropout import dropout_cache, dropout_forward
 from npxl.layers.positions import sinusoid
+from npxl.layers.projections import project_backward, project_forward
 from npxl.threads import Threads
 
 
@@ -129,10 +135,10 @@ def forward(shape, p):
     )  # fmt: skip
 
 
-def backward(shape, p, cache, first=0):
+def backward(shape, p, cache, *first):
     """The gradient of the context, and those of the weights."""
     grads = AttentionWeights(*map(np.zeros_like, p.weights))
-    d_context = relative_attention_backward(p.dy, cache, p.weights, grads, first)
+    d_context = relative_attention_backward(p.dy, cache, p.weights, grads, *first)
     return d_context, grads
 
 
@@ -363,6 +369,19 @@ def test_first_leaves_out_the_gradient_of_what_comes_before(shape, first):
         np.testing.assert_array_equal(of_tail, of_whole)
 
 
+@edges
+@given(shape=shapes)
+def test_projections_are_linear_in_all_of_the_context(shape):
+    p = problem(shape)
+    draw = np.random.default_rng(shape.seed + 1)
+    projected = project_forward(p.context, shape.n_queries, p.weights, shape.n_heads)
+    cotangents = [draw.standard_normal(x.shape) for x in projected]
+    grads = AttentionWeights(*map(np.zeros_like, p.weights))
+    d_context = project_backward(*cotangents, p.context, p.weights, grads)
+    y, dy = (np.concatenate([x.ravel() for x in each]) for each in (projected, cotangents))
+    assert_adjoint(y, dy, p.context, d_context)
+
+
 @pytest.mark.fault("KY #138", "KY #8")
 @edges
 @tile_edges
@@ -429,6 +448,56 @@ def test_attention_is_dropped_by_the_decisions_of_the_whole_array(shape):
     a = probabilities(shape, p)
     expected = a * dropout_forward(np.ones(a.shape), 0.4, site)[0]
     np.testing.assert_allclose(kept.transpose(0, 2, 1, 3), expected, rtol=1e-13, atol=1e-15)
+
+
+@given(shape=shapes | long_shapes, scale=st.floats(0.1, 2.0))
+def test_values_are_weighted_by_the_probabilities_whatever_the_scale(shape, scale):
+    p = problem(shape)
+    query, key, value, relative, *_ = forward(shape, p)[1].attend
+    u, v = p.weights.u, p.weights.v
+    attended, cache = attend_forward(query, key, value, relative, u, v, shape.window, scale=scale)
+    a = attention_probabilities(cache, u, v)
+    expected = np.einsum("bhij,bjhd->bihd", a, value)
+    np.testing.assert_allclose(attended, expected, rtol=1e-12, atol=1e-12)
+
+
+@edges
+@tile_edges
+@given(shape=shapes | long_shapes)
+def test_what_is_packed_already_is_attended_to_alike(shape):
+    """Some heads at a time, and where keys before the first that counts are there as well."""
+    p = problem(shape)
+    query, key, value, relative, *_ = forward(shape, p)[1].attend
+    u, v, window = p.weights.u, p.weights.v, shape.window
+    every, room = (0, shape.n_heads), round_up(shape.n_keys, TILE_COLUMNS)
+    values = np.zeros((len(value), shape.n_heads, room, round_up(shape.d_head, TILE_COLUMNS)))
+    for of_stream, rows in zip(values, value, strict=True):
+        pack_into(of_stream, 0, 0, rows, every)
+    key_t = np.stack([pack_transposed(rows, every) for rows in key])
+    memory = PackedMemory(key_t, values, pack_transposed(relative, every), shape.n_keys)
+    start, half = shape.n_memory // 2, shape.n_heads // 2
+    seen = (np.ascontiguousarray(x[:, start:]) for x in (key, value))
+    expected, _ = attend_forward(query, *seen, relative[start:], u, v, window)
+    attended = np.full_like(query, np.nan)
+    for heads in (range(half, shape.n_heads), range(half)):
+        assert np.isnan(attended[:, :, :half]).all()
+        attend_packed(query, memory, (start, shape.n_keys), p.weights, window, heads, attended)
+    np.testing.assert_allclose(attended, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_the_work_is_worth_is_said_in_multiplications(monkeypatch):
+    costs = []
+
+    def alone(task, n, cost):
+        costs.append((n, cost))
+        task(range(n))
+
+    monkeypatch.setattr(attention, "spread", alone)
+    shape = Shape(batch_size=2, n_heads=3, d_head=5, n_queries=4, n_memory=3)
+    gradients(shape, problem(shape))
+    product = 2 * 3 * 4 * 7 * 5  # B · H · q · K · d_head, for each head's product of matrices
+    # (q + u) kᵀ, (q + v) rᵀ and ã v; then the first two again, and both factors' gradients of each.
+    assert costs == [(3, 3 * product), (3, 8 * product)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -552,12 +621,17 @@ def test_float32_stays_float32_and_near_float64(shape):
         assert relative_error(gradient, double[name], floor=1.0) < 1e-4
 
 
-def test_without_a_site_nothing_is_dropped():
+def test_without_a_site_or_a_rate_nothing_is_dropped():
     p = problem(LONG)
-    y, _ = relative_attention_forward(
-        p.context, LONG.n_queries, p.positions, p.weights, 99, dropout=0.5, dropatt=0.5
-    )
-    np.testing.assert_array_equal(y, forward(LONG, p)[0])
+    attention_site, output_site = sites(LONG)
+    for options in (
+        dict(dropatt=0.5, dropout=0.5),
+        dict(attention_site=attention_site, output_site=output_site),
+    ):
+        y, _ = relative_attention_forward(
+            p.context, LONG.n_queries, p.positions, p.weights, 99, **options
+        )
+        np.testing.assert_array_equal(y, forward(LONG, p)[0])
 
 
 def test_very_large_scores_do_not_overflow():

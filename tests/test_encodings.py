@@ -72,14 +72,14 @@ def forward(shape, p):
     return content_attention_forward(p.context, shape.n_queries, shape.n_heads, *options)
 
 
-def backward(shape, p, cache, first=0, grads=None):
+def backward(shape, p, cache, *first, grads=None):
     """The gradient of the context, and those of the weights, added to `grads`."""
     if grads is None:
         grads = type(p.weights)(*map(np.zeros_like, p.weights))
     function = shaw_attention_backward
     if isinstance(p.weights, ContentWeights):
         function = content_attention_backward
-    return function(p.dy, cache, p.weights, grads, first), grads
+    return function(p.dy, cache, p.weights, grads, *first), grads
 
 
 def gradients(shape, p):
@@ -354,15 +354,19 @@ def test_float32_stays_float32_and_near_float64(kind, shape, clamp_len):
         assert relative_error(gradient, double[name], floor=1.0) < 1e-4
 
 
-def test_without_a_site_nothing_is_dropped():
+def test_without_a_site_or_a_rate_nothing_is_dropped():
     shape = Shape(n_queries=5, n_memory=4)
-    options = dict(dropatt=0.5, dropout=0.5)
-    p = problem(shape, 3)
-    y, _ = shaw_attention_forward(p.context, 5, p.weights, 99, **options)
-    np.testing.assert_array_equal(y, forward(shape, p)[0])
-    p = problem(shape, 3, kind="content")
-    y, _ = content_attention_forward(p.context, 5, 1, p.weights, 99, **options)
-    np.testing.assert_array_equal(y, forward(shape, p)[0])
+    attention_site, output_site = sites(shape)
+    for options in (
+        dict(dropatt=0.5, dropout=0.5),
+        dict(attention_site=attention_site, output_site=output_site),
+    ):
+        p = problem(shape, 3)
+        y, _ = shaw_attention_forward(p.context, 5, p.weights, 99, **options)
+        np.testing.assert_array_equal(y, forward(shape, p)[0])
+        p = problem(shape, 3, kind="content")
+        y, _ = content_attention_forward(p.context, 5, 1, p.weights, 99, **options)
+        np.testing.assert_array_equal(y, forward(shape, p)[0])
 
 
 @both

@@ -72,6 +72,15 @@ def test_forward_with_dropout_equals_the_loop_with_its_masks(seed, leading, d_mo
     assert_eq(y, naive(x, weights, inner_mask, outer_mask), rtol=1e-13, atol=1e-14)
 
 
+def test_without_a_site_or_a_rate_nothing_is_dropped():
+    x, weights, _ = draw(0, (2, 3), 4, 5)
+    expected, _ = feed_forward_forward(x, weights)
+    assert_eq(feed_forward_forward(x, weights, 0.4)[0], expected)
+    inner_site, outer_site = SITES
+    y, _ = feed_forward_forward(x, weights, inner_site=inner_site, outer_site=outer_site)
+    assert_eq(y, expected)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 @given(seed=seeds, leading=batches, d_model=widths, d_inner=widths)
 def test_backward_equals_central_differences(rate, seed, leading, d_model, d_inner):

@@ -21,6 +21,8 @@ from npxl.audit.twins import plain
 from npxl.kernels import vectors
 from npxl.kernels.hyperbolic import _sigmoid_float32, _tanh_float32
 from npxl.kernels.lstm import lstm_steps_backward, lstm_steps_forward
+from npxl.kernels.packing import pack_transposed, round_up
+from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS
 from npxl.layers import lstm
 from npxl.layers.lstm import LSTMWeights, lstm_backward, lstm_forward, recurrent_tiles
 
@@ -35,7 +37,7 @@ def using(kernels):
     stack = ExitStack()
     if kernels == "plain":
         stack.enter_context(mock.patch.object(vectors, "_in_memory", within_bounds))
-        for kernel in (lstm_steps_forward, lstm_steps_backward):
+        for kernel in (lstm_steps_forward, lstm_steps_backward, pack_transposed):
             stack.enter_context(mock.patch.object(lstm, kernel.__name__, plain(kernel)))
     return stack
 
@@ -207,7 +209,7 @@ def test_float32_stays_float32(seed, n_streams, n_steps, width, d):
         weights = LSTMWeights(*(w.astype(np.float32).astype(dtype) for w in weights))
         x, state, dy = (a.astype(np.float32).astype(dtype) for a in (x, state, dy))
         y, cache = lstm_forward(x, state, weights)
-        return y, cache.state, *gradients(x, state, weights, dy)
+        return y, *cache, cache.state, *gradients(x, state, weights, dy)
 
     for actual, expected in zip(run(np.float32), run(np.float64), strict=True):
         assert_eq(actual, expected.astype(np.float32), rtol=1e-5, atol=1e-5)
@@ -225,13 +227,28 @@ def test_arrays_with_strides():
         assert_eq(a, e, rtol=1e-13)
 
 
+@given(**sizes)
+def test_what_fills_tiles_up_is_zero_and_there_are_no_more_of_them(
+    seed, n_streams, n_steps, width, d
+):
+    x, state, weights, _ = draw(seed, n_streams, n_steps, width, d)
+    _, cache = lstm_forward(x, state, weights)
+    n_rows, n_columns = round_up(n_streams, TILE_ROWS), round_up(4 * d, TILE_COLUMNS)
+    assert cache.gates.shape == (n_steps, n_rows, n_columns)
+    assert cache.hidden.shape == (n_steps + 1, n_rows, d)
+    assert not cache.gates[:, n_streams:].any()
+    assert not cache.gates[..., 4 * d :].any()
+    assert not cache.hidden[:, n_streams:].any()
+
+
 def test_tiles_may_be_made_before():
     x, state, weights, _ = draw(4, 3, 4, 5, 6)
     tiles = recurrent_tiles(weights.w_h)
     assert tiles.shape == (2, 6, 16)  # 24 columns in tiles of 16, the last of which are zero
     assert_eq(tiles.swapaxes(1, 2).reshape(32, 6)[:24], weights.w_h)
     expected, _ = lstm_forward(x, state, weights)
-    assert_eq(lstm_forward(x, state, weights, tiles)[0], expected)
+    not_read = weights._replace(w_h=np.full_like(weights.w_h, np.nan))
+    assert_eq(lstm_forward(x, state, not_read, tiles)[0], expected)
 
 
 def test_tanh_in_float32():

@@ -174,7 +174,7 @@ def attend_backward(
             (heads.start, heads.stop), d_query, d_key, d_value, d_relative, d_u, d_v,
         )  # fmt: skip
 
-    spread(task, query.shape[2], cost=9 * query.size * key.shape[1])
+    spread(task, query.shape[2], cost=8 * query.size * key.shape[1])
     return d_query, d_key, d_value, d_relative
 
 
