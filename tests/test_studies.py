@@ -584,10 +584,20 @@ def test_a_text_that_is_one_line_cannot_be_shuffled(tmp_path):
 def test_the_command_prints_tables_or_json(tiny, folder, capsys):
     words = ["study", "attention", "--quick", "--out", str(folder)]
     assert main(words) == 0
-    assert "Attention by head" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert "Share of attention by distance" in lines  # which is wider than the table
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["attention"]["result"]["mem_len"] == 8
+
+
+def test_ctrl_c_while_measuring_says_how_to_go_on(tiny, tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(speed, "measure", interrupted)
+    assert main(["study", "speed", "--quick", "--out", str(tmp_path)]) == 130
+    assert "what is finished is kept, and the same command goes on" in capsys.readouterr().out
 
 
 class Links(HTMLParser):
@@ -631,5 +641,12 @@ def test_a_text_of_ones_own_has_results_of_its_own(tiny, folder, tmp_path, monke
     other.write_bytes(BUNDLED["kjv"].read_bytes()[200_000:230_000])
     conduct(tiny["attention"], tmp_path, quick=True, corpus=str(other))
     assert called == ["attention-quick-exodus.json"]
+    (tmp_path / "leviticus").mkdir()
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / "leviticus" / name).write_bytes(BUNDLED["kjv"].read_bytes()[320_000:322_000])
+    monkeypatch.chdir(tmp_path / "leviticus")
+    monkeypatch.setattr(Lab, "trained", untrained)
+    conduct(tiny["attention"], tmp_path, quick=True, corpus=".")
+    assert called[1:] == ["attention-quick-leviticus.json"]
     with pytest.raises(NpxlError, match="no file or folder"):
         conduct(tiny["attention"], tmp_path, quick=True, corpus=str(tmp_path / "nowhere"))

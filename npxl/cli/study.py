@@ -72,8 +72,8 @@ def study(
         text = corpus if hasattr(each.full, "corpus") else None
         try:
             outcome = conduct(each, out, quick, text, console)
-        except StudyStopped:
-            console.print("Stopped; everything is saved, and the same command goes on.")
+        except (StudyStopped, KeyboardInterrupt):
+            console.print("Stopped; what is finished is kept, and the same command goes on.")
             return INTERRUPTED
         found[each.name] = outcome
         if not as_json:
@@ -97,7 +97,8 @@ def _show(outcome: Outcome, console: Console) -> None:
     from npxl.studies.page import duration, shown
 
     for table in outcome.tables:
-        shown_table = Table(title=table.title, title_justify="left", box=None, pad_edge=False)
+        console.print(table.title, style="italic", markup=False, highlight=False, soft_wrap=True)
+        shown_table = Table(box=None, pad_edge=False)
         for n, column in enumerate(table.columns):
             shown_table.add_column(column, justify="right" if n else "left")
         for row in table.rows:

@@ -100,11 +100,13 @@ def conduct(
     """
     setting = study.quick if quick else study.full
     label = f"{study.name}-quick" if quick else study.name
-    if corpus is not None and corpus != setting.corpus:
+    is_another = corpus is not None and corpus != setting.corpus
+    if is_another:
         setting = replace(setting, corpus=corpus)
-        label += f"-{Path(corpus).stem}"
-    _make(folder / "parts")
     lab = Lab(folder, study.name, setting, console)
+    if is_another:
+        label += f"-{Path(lab.corpus.name).stem}"
+    _make(folder / "parts")
     result = json.loads(json.dumps(study.run(setting, lab)))  # the same as it is read again
     outcome = Outcome(study, setting, result, quick, lab.seconds, lab.training_seconds)
     write_json(folder / f"{label}.json", outcome.as_json())
