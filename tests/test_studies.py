@@ -119,6 +119,16 @@ def test_a_training_that_was_interrupted_goes_on(tiny, tmp_path, text, monkeypat
     assert len(list((tmp_path / "models").iterdir())) == 2
 
 
+def test_a_model_that_was_trained_for_longer_is_refused(tiny, tmp_path):
+    setting = replace(tiny["attention"].quick, train=replace(TRAIN, steps=2, eval_interval=2))
+    study = replace(tiny["attention"], quick=setting)
+    conduct(study, tmp_path, quick=True)
+    (folder,) = (tmp_path / "models").iterdir()
+    assert main(["train", "--out", str(folder), "--resume", "--steps=3"]) == 0
+    with pytest.raises(NpxlError, match=r"one of 3 updates by now, but the study needs .* of 2"):
+        conduct(study, tmp_path, quick=True)
+
+
 def test_another_setting_or_another_text_is_another_part(tiny, text, tmp_path):
     setting = tiny["fragmentation"].quick
     counts = iter(range(10))
@@ -197,6 +207,18 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything(file, tiny, tmp
     (tmp_path / file).write_text("in the way")
     with pytest.raises(NpxlError, match=r"Nothing can be kept in .*: choose another folder"):
         conduct(tiny["speed"], tmp_path / "out", quick=True)
+
+
+def test_nothing_is_half_written_while_a_picture_is_drawn(tiny, folder, monkeypatch):
+    left = []
+
+    def drawn(picture):
+        left.extend(folder.glob(".*.tmp"))
+        return b"<svg/>"
+
+    monkeypatch.setattr(runner, "drawn", drawn)
+    assert conduct(tiny["speed"], folder, quick=True).pictures
+    assert left == []
 
 
 # Statistics and words
@@ -371,6 +393,18 @@ def test_attention_is_a_distribution_over_distances(found):
     assert (in_memory <= 1 - shares[..., 0] + 1e-6).all()
     assert (np.array(result["effective_keys"]) <= 16).all()
     assert result["in_memory_if_even"] == pytest.approx(np.mean([8 / n for n in range(9, 17)]))
+
+
+def test_the_part_in_memory_of_even_attention_is_that_of_the_keys_that_are_seen(
+    tiny, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Lab, "trained", untrained)
+    model = replace(MODEL, attn_window=5, init_std=1e-6)  # so small that attention is even
+    study = replace(tiny["attention"], quick=replace(tiny["attention"].quick, model=model))
+    result = conduct(study, tmp_path, quick=True).result
+    expected = np.mean([4 / 5, 3 / 5, 2 / 5, 1 / 5, 0, 0, 0, 0])
+    assert result["in_memory_if_even"] == pytest.approx(expected)
+    np.testing.assert_allclose(result["in_memory"], expected, rtol=1e-4)
 
 
 @given(st.integers(1, 5), st.integers(0, 6), st.integers(0, 2**32 - 1))

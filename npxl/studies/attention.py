@@ -69,9 +69,11 @@ def run(setting: Setting, lab: Lab) -> Result:
 
     def measure() -> dict[str, Any]:
         memory = model.init_memory(setting.n_streams)
+        n_memory = min(mem_len, model.config.window(mem_len + tgt_len) - 1)  # that any query sees
+        n_keys = n_memory + tgt_len
         n_queries, in_memory_if_even = 0, 0.0
         heads = (setting.model.n_layer, setting.model.n_head)
-        distances = np.zeros((*heads, mem_len + tgt_len))
+        distances = np.zeros((*heads, n_keys))
         in_memory, entropy = np.zeros(heads), np.zeros(heads)
         for segment in lab.track(range(skipped + setting.n_segments), "segments"):
             inputs, targets = streams.batch(segment * tgt_len)
@@ -82,16 +84,17 @@ def run(setting: Setting, lab: Lab) -> Result:
             a = probabilities(model, fwd).astype(float)  # [N, B, H, q, K]
             n_queries += inputs.size
             distances += by_distance(a).sum(1)  # [N, H, K]
-            in_memory += a[..., :mem_len].sum((1, 3, 4))  # [N, H]
-            seen = mem_len + 1 + np.arange(tgt_len)
-            in_memory_if_even += len(inputs) * (mem_len / seen).sum()
+            in_memory += a[..., :n_memory].sum((1, 3, 4))  # [N, H]
+            own = 1 + np.arange(tgt_len)  # keys of the segment that are not after the query
+            seen = np.minimum(n_memory + own, model.config.window(n_keys))
+            in_memory_if_even += len(inputs) * (1 - np.minimum(own / seen, 1)).sum()
             entropy -= (a * np.log(np.maximum(a, 1e-30))).sum((1, 3, 4))
         shares = distances / n_queries
         return {
             "by_distance": shares.tolist(),
             "in_memory": (in_memory / n_queries).tolist(),
             "in_memory_if_even": float(in_memory_if_even / n_queries),
-            "mean_distance": (shares @ np.arange(mem_len + tgt_len)).tolist(),
+            "mean_distance": (shares @ np.arange(n_keys)).tolist(),
             "effective_keys": np.exp(entropy / n_queries).tolist(),
         }
 

@@ -123,6 +123,8 @@ class Lab:
         ------
         StudyStopped
             When it was interrupted.
+        NpxlError
+            When it cannot be trained, or has been for longer than `train` says.
         """
         source = self._setting.corpus if corpus is None else corpus
         fingerprint = self.corpus.fingerprint if corpus is None else _fingerprint(source)
@@ -140,6 +142,11 @@ class Lab:
         else:
             run = Run.create(folder, source, model, train, ["npxl", "study", self._study])
         trainer = Trainer(run)
+        if train.minutes is None and trainer.progress.steps != train.steps:
+            raise NpxlError(
+                f"The run {folder} is one of {trainer.progress.steps} updates by now, but the "
+                f"study needs the model of {train.steps}: move it elsewhere to train it anew."
+            )
         reporter = None if self._console is None else ConsoleReporter(self._console)
         if not trainer.finished and not trainer.run(reporter):
             raise StudyStopped

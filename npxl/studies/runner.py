@@ -111,8 +111,9 @@ def conduct(
     outcome = Outcome(study, setting, result, quick, lab.seconds, lab.training_seconds)
     write_json(folder / f"{label}.json", outcome.as_json())
     for n, picture in enumerate(outcome.pictures, start=1):
+        svg = drawn(picture)  # which takes a while, in which no file is half written
         with atomic_write(folder / f"{label}-{n}.svg") as file:
-            file.write(drawn(picture))
+            file.write(svg)
     return outcome
 
 
