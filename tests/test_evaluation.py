@@ -194,7 +194,7 @@ def test_ctrl_c_ends_the_other_threads_too(read):
             if not calls:
                 signal.pthread_kill(main.ident, signal.SIGINT)
             calls.append((done, total))
-            time.sleep(1e-3)
+            time.sleep(0.01)  # on a busy machine it takes a while until the main thread notices
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background
     try:

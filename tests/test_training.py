@@ -319,15 +319,15 @@ def run_until_signal(run, number, step, delay):
 
 @every_kind_of_run
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, text, options):
-    whole = create(tmp_path / "whole", text, steps=600, eval_interval=50, **options)
-    run = create(tmp_path / "run", text, steps=600, eval_interval=50, **options)
+    whole = create(tmp_path / "whole", text, steps=400, eval_interval=50, **options)
+    run = create(tmp_path / "run", text, steps=400, eval_interval=50, **options)
     assert Trainer(whole).run()
     moments = random.Random(11)
     for _ in range(3):
         step = run.checkpoint().progress.step + moments.randrange(1, 80)
         outcome = run_until_signal(run, signal.SIGKILL, step, moments.random() * 0.05)
         assert outcome.returncode == -signal.SIGKILL, outcome.stderr
-        assert run.checkpoint().progress.step < 600
+        assert run.checkpoint().progress.step < 400
     assert_same_run(finish(run.folder), whole)
 
 
