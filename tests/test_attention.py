@@ -250,12 +250,12 @@ edges = examples(
 # tile, that reach from one block into the one before, and that are narrower than a tile; heads of
 # whole tiles and of one column more.
 TILE_EDGES = (
-    Shape(n_queries=33, n_memory=32, window=33, d_head=16, batch_size=2, dropatt=0.4),
-    Shape(n_queries=64, n_memory=64, window=64, d_head=17, n_heads=2, dropout=0.4),
+    Shape(n_queries=33, n_memory=32, window=33, d_head=TILE_COLUMNS, batch_size=2, dropatt=0.4),
+    Shape(n_queries=64, n_memory=64, window=64, d_head=TILE_COLUMNS + 1, n_heads=2, dropout=0.4),
     Shape(n_queries=70, n_memory=70, d_head=20, n_heads=2, dropatt=0.4),
     Shape(n_queries=65, n_memory=0, window=18, d_head=32),
     Shape(n_queries=37, n_memory=27, window=3, d_head=1, batch_size=2),
-    Shape(n_queries=35, n_memory=5, window=1, d_head=15),
+    Shape(n_queries=35, n_memory=5, window=1, d_head=TILE_COLUMNS - 1),
     Shape(n_queries=1, n_memory=139, window=100, d_head=33, n_heads=2, batch_size=2),
 )
 tile_edges = examples(*(TILE_EDGES if COMPILED else TILE_EDGES[-2:]))

@@ -2,7 +2,10 @@
 
 import importlib
 import math
+import os
 import pkgutil
+import subprocess
+import sys
 from typing import NamedTuple
 from unittest import mock
 
@@ -74,65 +77,79 @@ def rounding(dtype):
 def vector_operations(x, y, z, start, at, out):
     a, b = load(x, start), load(y, start)
     store(out, start, a)
-    store(out, start + 8, broadcast(x, at))
-    store(out, start + 16, zeros(x))
-    store(out, start + 24, multiply_add(a, b, load(z, start)))
-    store(out, start + 32, maximum(a, b))
-    store(out, start + 40, add(a, b))
+    store(out, start + LANES, broadcast(x, at))
+    store(out, start + 2 * LANES, zeros(x))
+    store(out, start + 3 * LANES, multiply_add(a, b, load(z, start)))
+    store(out, start + 4 * LANES, maximum(a, b))
+    store(out, start + 5 * LANES, add(a, b))
     return largest_lane(a)
 
 
 @dtypes
-@given(seed=seeds, start=st.integers(0, 16), at=st.integers(0, 23))
+@given(seed=seeds, start=st.integers(0, 16), at=st.integers(0, 31))
 def test_vector_operations(dtype, seed, start, at):
     """At any place, aligned or not, counted through all axes; and nothing beside it is written."""
-    x, y, z = np.random.default_rng(seed).standard_normal((3, 2, 3, 4)).astype(dtype)
+    x, y, z = np.random.default_rng(seed).standard_normal((3, 2, 4, 4)).astype(dtype)
     a, b, c = (array.ravel()[start : start + LANES] for array in (x, y, z))
-    expected = np.full((8, 8), 7, dtype)
+    expected = np.full((8, LANES + 4), 7, dtype)
     expected.reshape(-1)[start : start + 6 * LANES] = np.concatenate(
         [a, np.full(LANES, x.flat[at]), np.zeros(LANES), a * b + c, np.maximum(a, b), a + b]
     )
     for function in forms(vector_operations):
-        out = np.full((8, 8), 7, dtype)
+        out = np.full((8, LANES + 4), 7, dtype)
         largest = function(read_only(x), read_only(y), read_only(z), start, at, out)
         assert largest == a.max()
         assert_eq(out, expected, rtol=2 * np.finfo(dtype).eps)
-        exact = np.ones(64, bool)  # all but multiply_add, which a processor may round only once
+        exact = np.ones(
+            out.size, bool
+        )  # all but multiply_add, which a processor may round only once
         exact[start + 3 * LANES : start + 4 * LANES] = False
         np.testing.assert_array_equal(out.ravel()[exact], expected.ravel()[exact])
 
 
+@pytest.mark.parametrize(
+    ("features", "lanes"), [("+avx2,+avx512f", "16"), ("+avx2", "8"), ("", "8")]
+)
+def test_a_vector_is_as_wide_as_a_register(features, lanes):
+    show = "from npxl.kernels.vectors import LANES; print(LANES)"
+    outcome = subprocess.run(
+        [sys.executable, "-c", show], env=os.environ | {"NUMBA_CPU_FEATURES": features},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert outcome.stdout.strip() == lanes
+
+
 @dtypes
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", range(LANES))
 def test_the_maximum_of_a_pair_with_nan_is_the_second(dtype, place):
-    x, y = np.arange(16, dtype=dtype).reshape(2, 8)
+    x, y = np.arange(2 * LANES, dtype=dtype).reshape(2, LANES)
     for first, second in ((x, y), (y, x)):
         for spoiled in (first, second):
             before = spoiled[place]
             spoiled[place] = np.nan
             for function in forms(vector_operations):
-                out = np.zeros(48, dtype)
+                out = np.zeros(6 * LANES, dtype)
                 function(first, second, first, 0, 0, out)
-                expected = np.full(8, y)  # the larger in all other places
+                expected = y.copy()  # the larger in all other places
                 expected[place] = second[place]
-                assert_eq(out[32:40], expected)
+                assert_eq(out[4 * LANES : 5 * LANES], expected)
             spoiled[place] = before
 
 
 @kernel
 def strided_operations(x, start, at, out):
     store(out, 0, load(x, start))
-    store(out, 8, broadcast(x, at))
+    store(out, LANES, broadcast(x, at))
 
 
 def test_places_are_counted_in_memory():
     """From the first element of a view, whatever its strides: rows of one head of several."""
-    whole = np.random.default_rng(0).standard_normal((5, 3, 16))
+    whole = np.random.default_rng(0).standard_normal((5, 3, 4 + LANES))
     x = whole[1:, 1]
     for function in forms(strided_operations):
-        out = np.zeros(16)
+        out = np.zeros(2 * LANES)
         function(x, 2 * x.strides[0] // x.itemsize + 4, x.strides[0] // x.itemsize + 1, out)
-        assert_eq(out, np.append(x[2, 4:12], np.full(8, x[1, 1])))
+        assert_eq(out, np.append(x[2, 4:], np.full(LANES, x[1, 1])))
 
 
 strides = st.integers(0, 40)
@@ -153,8 +170,8 @@ def test_multiply_tile(dtype, seed, starts, a_strides, b_stride, out_stride, n, 
     a_start, b_start, out_start = starts
     rows, columns, inner = np.arange(TILE_ROWS)[:, None], np.arange(TILE_COLUMNS), np.arange(n)
     a_places = a_start + rows * a_strides[0] + inner * a_strides[1]  # [4, n]
-    b_places = b_start + inner[:, None] * b_stride + columns  # [n, 16]
-    out_places = out_start + rows * out_stride + columns  # [4, 16]
+    b_places = b_start + inner[:, None] * b_stride + columns  # [n, C]
+    out_places = out_start + rows * out_stride + columns  # [4, C]
     # What does not belong to the parts is NaN in A and B; in out it is to stay what it is.
     a, b = np.full((2, 1000), np.nan, dtype)
     a[a_places] = draw.standard_normal(a_places.shape)
@@ -215,7 +232,7 @@ class Segment(NamedTuple):
 
 def at_edges(smallest, largest):
     """Sizes that end at the edge of a tile, one before it or one behind it, among others."""
-    edges = [n + more for n in (4, 16, 32, 64) for more in (-1, 0, 1)]
+    edges = [n + more for n in (TILE_ROWS, TILE_COLUMNS, 32, 64) for more in (-1, 0, 1)]
     edges = [n for n in edges if smallest <= n <= largest]
     return st.integers(smallest, largest) | st.sampled_from(edges)
 

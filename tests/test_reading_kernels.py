@@ -113,13 +113,14 @@ def check_packed(kernels, memory, dtype, seed, largest=1):
         assert_eq(attended, expected, rtol=rounding(dtype), atol=rounding(dtype))
 
 
+C = TILE_COLUMNS
 EDGES = [
     (1, 0, 1, 1, 1, 3),  # nothing but itself
-    (2, 15, 17, 2, 2, 16),  # on both sides of a tile's edge
-    (33, 16, 80, 7, 40, 17),  # two blocks, and most distances share one row
-    (4, 17, 40, 60, 99, 3),  # more distances than are needed
+    (2, C - 1, C + 1, 2, 2, C),  # on both sides of a tile's edge
+    (33, C, C + 64, 7, 40, C + 1),  # two blocks, and most distances share one row
+    (4, C + 1, C + 24, 60, 99, 3),  # more distances than are needed
 ]
-EDGES_OF_ONE = [*EDGES, (1, 3, 50, 60, 47, 64), (1, 3, 36, 9, 99, 130)]
+EDGES_OF_ONE = [*EDGES, (1, 3, 50, 60, 47, 4 * C), (1, 3, 36, 9, 99, 11 * C - 1)]
 
 
 @dtypes
@@ -233,7 +234,10 @@ def test_packing_into_a_place_touches_nothing_else(seed, n, width, at):
     x = np.random.default_rng(seed).standard_normal((n, 3, width))
     length, padded = round_up(at + n, TILE_COLUMNS), round_up(width, TILE_COLUMNS)
     for into, into_t in zip(forms(pack_into), forms(pack_transposed_into), strict=True):
-        y, y_t = np.zeros((4, length, padded)), np.zeros((4, length // 16, width, 16))
+        y, y_t = (
+            np.zeros((4, length, padded)),
+            np.zeros((4, length // TILE_COLUMNS, width, TILE_COLUMNS)),
+        )
         into(y, 2, at, read_only(x), (1, 3))
         into_t(y_t, 2, at, read_only(x), (1, 3))
         expected = np.zeros_like(y)

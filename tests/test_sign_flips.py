@@ -274,6 +274,7 @@ WASTEFUL = [
     # The last scores twice, of which one is the largest all the same; room behind what is found.
     ("row_maximum", "row.size - LANES + 1"),
     ("_weighted_sum", "padded - padded % (8 * LANES)"),
+    ("_weighted_sum", "padded - padded % (4 * LANES)"),
     # Of dropout, which reading does not have.
     ("_attend", "(h * n_queries + i) * n_keys + start"),
     ("_attend", "h * n_queries + i"),
@@ -321,10 +322,11 @@ def attention_gradients(n_queries, n_memory, width, value_width, window, dropatt
 
 # With blocks of two tiles, all but the last of these have several, and end with a part of a tile.
 # There are windows that begin within tiles and wide ones, and heads that take one tile or two.
+C = vectors.TILE_COLUMNS
 CASES = [
-    (11, 30, 3, 5, 12, 0.0, range(1, 2)),
-    (11, 9, 17, 18, 6, 0.3, range(1, 2)),
-    (19, 4, 3, 5, 999, 0.0, range(1, 2)),
+    (11, 3 * C - 2, 3, 5, C - 4, 0.0, range(1, 2)),
+    (11, C - 7, C + 1, C + 2, 6, 0.3, range(1, 2)),
+    (C + 3, 4, 3, 5, 999, 0.0, range(1, 2)),
     (2, 1, 3, 2, 2, 0.0, range(1, 3)),
 ]
 SMALL_BLOCK = 2 * vectors.TILE_ROWS

@@ -18,7 +18,7 @@ def lstm_steps_forward(gates, w_h_t, hidden, cells, squashed):
     """Fill hidden and cells from their first entries, the state before the segment, on.
 
     gates [T, B′, G] hold W_x x + b and are overwritten by i, f, o and g side by side, G ≥ 4d.
-    w_h_t [G / 16, d, 16] is W_hᵀ in tiles, hidden [T + 1, B′, d], cells [T + 1, B, d], and squashed
+    w_h_t [G / C, d, C] is W_hᵀ in tiles, hidden [T + 1, B′, d], cells [T + 1, B, d], and squashed
     [T, B, d] becomes tanh(c).  B′ is a multiple of 4 and the last rows, of no stream, are zero.
     """
     for t in range(len(gates)):
@@ -33,7 +33,7 @@ def lstm_steps_backward(d_hidden, gates, cells, squashed, w_h, d_gates):
     """Fill d_gates [T, B′, G], of what the gates were before σ and tanh; the rest of it is zero.
 
     d_hidden [T, B, d] is the gradient of the layer's outputs; gates, cells and squashed are as the
-    way forward has left them; w_h [d′ / 16, 4d, 16] is W_h in tiles.  The state before the segment,
+    way forward has left them; w_h [d′ / C, 4d, C] is W_h in tiles.  The state before the segment,
     a constant, has no gradient.
     """
     n_steps, n_streams, d = d_hidden.shape
@@ -82,7 +82,7 @@ def _open_by(gates, squashed, hidden):
 
 @kernel
 def _multiply_rows(a, tiles, out, add):
-    """out [B′, ·] = A B, or += A B; A: the first n columns of a [B′, ·], B: in tiles [·, n, 16]."""
+    """out [B′, ·] = A B, or += A B; A: the first n columns of a [B′, ·], B: in tiles [·, n, C]."""
     for tile in range(len(tiles)):
         for b in range(0, len(a), TILE_ROWS):
             multiply_tile(

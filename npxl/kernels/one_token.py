@@ -31,8 +31,8 @@ def attention_of_one(
     """Put what each head finds for the last token into attended [H, D].
 
     x [d] is that token's input of the projections.  Its key and value are put into the place
-    seen[1] − 1 of key_t [H, tiles, D, 16] and values [H, C, E′], and those of range(*seen) are
-    attended to.  relative_t [H, tiles, D, 16] has n_distances columns by descending distance, the
+    seen[1] − 1 of key_t [H, tiles, D, C] and values [H, C, E′], and those of range(*seen) are
+    attended to.  relative_t [H, tiles, D, C] has n_distances columns by descending distance, the
     first of which stands for all further ones.  room [H, `room_for_one`] is to work in.
     """
     width = u.shape[1]
@@ -48,7 +48,7 @@ def attention_of_one(
             query_u[d], query_v[d] = query + u[h, d], query + v[h, d]
             tile[d, column] = _dot(w_k[row], x)
             values[h, last, d] = _dot(w_v[row], x)
-        # A = (q + u)ᵀ k + (q + v)ᵀ r; that of key j is at scores[16 + j]
+        # A = (q + u)ᵀ k + (q + v)ᵀ r; that of key j is at scores[C + j]
         _score_distances(query_v, relative_t[h], n_distances, start, stop, scores)
         for j in range(start - start % TILE_COLUMNS, stop, TILE_COLUMNS):
             _multiply_one(query_u, key_t[h], j, scores, TILE_COLUMNS + j, True)
@@ -113,7 +113,7 @@ def _dot(x, y):
 
 @kernel
 def _score_distances(query_v, relative_t, n_distances, start, stop, scores):
-    """Put (q + v)ᵀ r of the distance to key j into scores[16 + j]."""
+    """Put (q + v)ᵀ r of the distance to key j into scores[C + j]."""
     shared = stop - n_distances  # keys whose distance has no column of its own
     if start < shared:
         score = scores.dtype.type(0)
@@ -129,11 +129,12 @@ def _score_distances(query_v, relative_t, n_distances, start, stop, scores):
 def _weighted_sum(weights, values, first, out):
     """out [E′] = Σ_j weights_j values_{first + j}: weights [K], values [C, E′].
 
-    A row is read in one go, as far as its 64 sums stay in registers: what is read a piece of each
-    row at a time, comes from memory at a third of the speed.
+    A row is read in one go, as far as its sums stay in registers: what is read a piece of each row
+    at a time, comes from memory at a third of the speed.
     """
     padded = values.shape[1]
     wide = padded - padded % (8 * LANES)
+    half = padded - padded % (4 * LANES)
     zero = zeros(out)
     for column in range(0, wide, 8 * LANES):
         sum_0, sum_1, sum_2, sum_3, sum_4, sum_5, sum_6, sum_7 = (
@@ -159,7 +160,21 @@ def _weighted_sum(weights, values, first, out):
         store(out, column + 5 * LANES, sum_5)
         store(out, column + 6 * LANES, sum_6)
         store(out, column + 7 * LANES, sum_7)
-    for column in range(wide, padded, TILE_COLUMNS):
+    for column in range(wide, half, 4 * LANES):
+        sum_0, sum_1, sum_2, sum_3 = zero, zero, zero, zero
+        start = first * padded + column
+        for j in range(weights.size):
+            weight = broadcast(weights, j)
+            sum_0 = multiply_add(weight, load(values, start), sum_0)
+            sum_1 = multiply_add(weight, load(values, start + LANES), sum_1)
+            sum_2 = multiply_add(weight, load(values, start + 2 * LANES), sum_2)
+            sum_3 = multiply_add(weight, load(values, start + 3 * LANES), sum_3)
+            start += padded
+        store(out, column, sum_0)
+        store(out, column + LANES, sum_1)
+        store(out, column + 2 * LANES, sum_2)
+        store(out, column + 3 * LANES, sum_3)
+    for column in range(half, padded, TILE_COLUMNS):
         sum_0, sum_1, sum_2, sum_3 = zero, zero, zero, zero
         start = first * padded + column
         for j in range(0, weights.size - 1, 2):
@@ -181,9 +196,9 @@ def _weighted_sum(weights, values, first, out):
 
 @kernel
 def _multiply_one(x, y_t, column, out, at, accumulate):
-    """Sixteen numbers of out from `at` on: xᵀ Y, or that much more.
+    """C numbers of out from `at` on: xᵀ Y, or that much more.
 
-    x [D]; Y are the columns from `column` on of y_t [tiles, D, 16].
+    x [D]; Y are the columns from `column` on of y_t [tiles, D, C].
     """
     zero = zeros(out)
     sum_00, sum_01 = (load(out, at), load(out, at + LANES)) if accumulate else (zero, zero)

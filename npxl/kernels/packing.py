@@ -50,7 +50,7 @@ def pack_biased(x, bias, heads):
 
 @kernel
 def pack_transposed(x, heads):
-    """xᵀ of some heads of x [n, H, D], in tiles of 16 columns: [heads, tiles, D, 16].
+    """xᵀ of some heads of x [n, H, D], in tiles of C columns: [heads, tiles, D, C].
 
     A tile's rows lie one behind another, so that a product that walks down them stays in the
     nearest cache.
@@ -64,7 +64,7 @@ def pack_transposed(x, heads):
 
 @kernel
 def pack_transposed_into(y, first, at, x, heads):
-    """Overwrite columns of y [H, tiles, D, 16], from column `at` and head `first` on, likewise."""
+    """Overwrite columns of y [H, tiles, D, C], from column `at` and head `first` on, likewise."""
     for i in range(x.shape[0]):
         tile, column = (at + i) // TILE_COLUMNS, (at + i) % TILE_COLUMNS
         for h in range(heads[0], heads[1]):

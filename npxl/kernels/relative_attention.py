@@ -24,7 +24,7 @@ from npxl.kernels.packing import pack, pack_biased, pack_transposed, round_up, u
 from npxl.kernels.random_mask import keep
 from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS, multiply_tile, row_maximum
 
-_MARGIN = 32
+_MARGIN = 2 * TILE_COLUMNS
 """Columns of scratch before key 0 and after the last: tiles are shifted, and may end beyond."""
 
 _BLOCK = 32
@@ -84,7 +84,7 @@ def packed_attention_heads_forward(
 ):  # fmt: skip
     """`relative_attention_heads_forward` of keys, values and distances that are packed already.
 
-    query [B, q, H, D]; key_t and relative_t [B, H, tiles, D, 16] and [H, tiles, D, 16] as
+    query [B, q, H, D]; key_t and relative_t [B, H, tiles, D, C] and [H, tiles, D, C] as
     `pack_transposed` gives them, values [B, H, n′, E′] as `pack` does.  Only the keys of
     range(*seen) count.  The first of relative_t's n_distances columns stands for all distances
     from n_distances − 1 on.  attended [B, q, H, E].

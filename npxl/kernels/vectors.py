@@ -1,6 +1,6 @@
-"""Eight numbers at a time: what the products inside a kernel are written with.
+"""Several numbers at a time: what the products inside a kernel are written with.
 
-Numba leaves it to LLVM to find eight equal scalar operations.  In a matrix product LLVM does not
+Numba leaves it to LLVM to find as many equal scalar operations.  In a matrix product LLVM does not
 keep the sums in registers, which costs most of the speed; so here is a type that is one vector of
 LLVM's, with the operations that a product needs.  Outside of a kernel they are NumPy's.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import config, types
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, models, overload, register_model
 from numpy.typing import NDArray
 
@@ -19,15 +20,28 @@ from npxl.kernels import kernel
 
 Array = NDArray[Any]
 
-LANES = 8
-"""Numbers in a vector, whatever the processor's registers hold: LLVM takes several if it must."""
+
+def _lanes() -> int:
+    """16 where a register holds as many in single precision (AVX-512), else 8.
+
+    Of the processor that numba compiles for, which NUMBA_CPU_FEATURES may name; where registers are
+    smaller, LLVM takes several for a vector.
+    """
+    features = config.CPU_FEATURES
+    if features is None:
+        features = get_host_cpu_features()
+    return 16 if "+avx512f" in features.split(",") else 8
+
+
+LANES = _lanes()
+"""Numbers in a vector."""
 
 TILE_ROWS, TILE_COLUMNS = 4, 2 * LANES
 """What `multiply_tile`, the micro-kernel, computes: eight vectors of sums stay in registers."""
 
 
 def load(x: Array, start: int) -> Any:
-    """The eight numbers from element `start` on, counted in memory from the first element of x."""
+    """The LANES numbers from element `start` on, counted in memory from the first element of x."""
     return _in_memory(x, start + LANES)[start:].copy()
 
 
@@ -37,7 +51,7 @@ def store(x: Array, start: int, vector: Any) -> None:
 
 
 def broadcast(x: Array, at: int) -> Any:
-    """Element number `at`, counted in memory from the first element of x, eight times."""
+    """Element number `at`, counted in memory from the first element of x, in every lane."""
     return np.full(LANES, _in_memory(x, at + 1)[at])
 
 
@@ -47,7 +61,7 @@ def _in_memory(x: Array, n: int) -> Array:
 
 
 def zeros(x: Array) -> Any:
-    """Zero, eight times, in the precision of x."""
+    """Zero in every lane, in the precision of x."""
     return np.zeros(LANES, x.dtype)
 
 
@@ -67,17 +81,17 @@ def maximum(x: Any, y: Any) -> Any:
 
 
 def largest_lane(vector: Any) -> Any:
-    """The largest of its eight numbers."""
+    """The largest of its numbers."""
     return vector.max()
 
 
 @kernel
 def multiply_tile(a, a_start, a_strides, b, b_start, b_stride, out, out_start, out_stride, n, add):
-    """out = A B, or out += A B, of A [4, n], B [n, 16] and out [4, 16], parts of larger arrays.
+    """out = A B, or out += A B, of A [4, n], B [n, C] and out [4, C], parts of larger arrays.
 
-    Each part has the number of its first element, counted in memory from that of its array, and
-    strides in elements: A of its rows and columns, B and out of their rows, whose entries lie side
-    by side.
+    C is TILE_COLUMNS.  Each part has the number of its first element, counted in memory from that
+    of its array, and strides in elements: A of its rows and columns, B and out of their rows, whose
+    entries lie side by side.
     """
     out_1 = out_start + out_stride
     out_2 = out_1 + out_stride
@@ -130,7 +144,7 @@ def row_maximum(row):
 
 
 class _Vector(types.Type):
-    """Numba's name for the vector of eight numbers of one type."""
+    """Numba's name for the vector of LANES numbers of one type."""
 
     def __init__(self, dtype: types.Float) -> None:
         self.dtype = dtype
@@ -152,8 +166,8 @@ def _element(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.gep(array.data, [arguments[1]])
 
 
-def _eight(context: Any, builder: Any, number: Any) -> Any:
-    """A vector of one number eight times."""
+def _everywhere(context: Any, builder: Any, number: Any) -> Any:
+    """A vector with one number in every lane."""
     lane = ir.IntType(32)
     empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
     first = builder.insert_element(empty, number, lane(0))
@@ -189,7 +203,7 @@ def _store(typing_context, x, start, vector):
 def _broadcast(typing_context, x, at):
     def generate(context, builder, signature, arguments):
         number = builder.load(_element(context, builder, signature, arguments))
-        return _eight(context, builder, number)
+        return _everywhere(context, builder, number)
 
     return _Vector(x.dtype)(x, types.intp), generate
 
@@ -197,7 +211,7 @@ def _broadcast(typing_context, x, at):
 @intrinsic
 def _zeros(typing_context, x):
     def generate(context, builder, signature, arguments):
-        return _eight(context, builder, context.get_constant(x.dtype, 0))
+        return _everywhere(context, builder, context.get_constant(x.dtype, 0))
 
     return _Vector(x.dtype)(x), generate
 
