@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npxl.studies.effective_context import baseline, effective_context, gain, hardest
+from npxl.studies.effective_context import (
+    baseline,
+    effective_context,
+    gain,
+    hardest,
+    interval,
+)
 
 
 def naive(losses, i, r, threshold):
@@ -79,3 +85,20 @@ def test_only_the_hardest_places_count():
 
 def test_without_an_end_the_longest_context_is_a_lower_bound():
     assert effective_context(curve(100)[None], 0, 1.0) == (8, False)
+
+
+def test_without_noise_every_text_gives_the_same_length():
+    losses = np.array([curve(3, n_places=200), curve(5, n_places=200)])
+    assert [interval(losses, i, 0.5) for i in range(2)] == [(3, 3), (5, 5)]
+    assert interval(losses[:, :, :2], 0, 1.0) == (3, 3)  # fewer positions than blocks
+
+
+def test_an_interval_is_wide_where_the_length_hangs_on_a_part_of_the_text():
+    losses = curve(2, n_places=300)[None]
+    losses[:, :, :10] = curve(6, start=3.5, n_places=10)  # one block of thirty
+    assert interval(losses, 0, 1.0) == (2, 2)
+    losses[:, 3:, :10] -= 0.5 * np.arange(1, 7)[:, None]  # which gains a lot by more
+    low, high = interval(losses, 0, 1.0)
+    assert low == 2
+    assert high > 2
+    assert interval(losses, 0, 1.0) == (low, high)

@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.studies.statistics import N_BLOCKS
+
 Array = NDArray[Any]
 
 THRESHOLD = 0.01
+
+N_RESAMPLES = 200
 
 
 def baseline(losses: Array) -> Array:
@@ -50,3 +54,19 @@ def effective_context(
         if gain(losses, c, c + 1, model, r) < threshold:
             return c, True
     return n_contexts - 1, False
+
+
+def interval(losses: Array, model: int, r: float, seed: int = 0) -> tuple[int, int]:
+    """What 95 % of resampled texts give for `effective_context`: the lowest and highest number.
+
+    By the bootstrap of blocks: each text is made of as many blocks of successive positions of
+    losses [M, C, T], in reading order, drawn with replacement.
+    """
+    draw = np.random.default_rng(seed)
+    blocks = np.array_split(np.arange(losses.shape[2]), min(N_BLOCKS, losses.shape[2]))
+    found = []
+    for _ in range(N_RESAMPLES):
+        chosen = np.concatenate([blocks[n] for n in draw.integers(len(blocks), size=len(blocks))])
+        found.append(effective_context(losses[:, :, chosen], model, r)[0])
+    low, high = np.percentile(found, [2.5, 97.5], method="nearest")
+    return int(low), int(high)

@@ -29,7 +29,7 @@ from npxl.inference.sliding import score_windows
 from npxl.models import LanguageModel
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import Picture
-from npxl.studies.effective_context import effective_context
+from npxl.studies.effective_context import effective_context, interval
 from npxl.studies.frame import Cell, Result, Statement, Study, Table
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_8
@@ -114,6 +114,7 @@ def run(setting: Setting, lab: Lab) -> Result:
             break
     return {
         "groups": groups,
+        "intervals": [_intervals(contexts, losses, group) for group in GROUPS],
         "contexts": contexts,
         "loss": {name: [float(np.mean(each[name])) for each in losses] for name in models},
         "attention_lengths": windows,
@@ -125,12 +126,29 @@ def _effective_contexts(
     contexts: list[int], losses: list[dict[str, list[float]]], group: Sequence[str]
 ) -> dict[str, list[tuple[int, bool]]]:
     """By model, for each r, its RECL, and whether a longer context was seen to gain too little."""
-    array = np.array([[each[name] for each in losses] for name in group])  # [M, C, T]
+    array = _losses_of(group, losses)
     found = {}
     for i, name in enumerate(group):
         each = [effective_context(array, i, r) for r in RATIOS]
         found[name] = [(contexts[c], ended) for c, ended in each]
     return found
+
+
+def _intervals(
+    contexts: list[int], losses: list[dict[str, list[float]]], group: Sequence[str]
+) -> dict[str, list[tuple[int, int]]]:
+    """By model, for each r, the 95 % interval of its RECL over resampled texts."""
+    array = _losses_of(group, losses)
+    found = {}
+    for i, name in enumerate(group):
+        each = [interval(array, i, r) for r in RATIOS]
+        found[name] = [(contexts[low], contexts[high]) for low, high in each]
+    return found
+
+
+def _losses_of(group: Sequence[str], losses: list[dict[str, list[float]]]) -> Array:
+    """Of a group's models, [M, C, T]."""
+    return np.array([[each[name] for each in losses] for name in group])
 
 
 def _best_window(model: TransformerXL, tokens: Array, setting: Setting) -> int:
@@ -146,16 +164,26 @@ def _best_window(model: TransformerXL, tokens: Array, setting: Setting) -> int:
 
 def tables(result: Result) -> Iterable[Table]:
     """A table for each group, as the paper's, with its figures beside."""
-    for n, (group, paper) in enumerate(zip(result["groups"], TABLE_8, strict=True), start=1):
+    groups = zip(result["groups"], result["intervals"], TABLE_8, strict=True)
+    for n, (group, intervals, paper) in enumerate(groups, start=1):
         rows: list[tuple[Cell, ...]] = []
         for name, figures in paper.items():
-            ours = [_spelled(*each) for each in group[name]] if name in group else [None] * 3
+            ours: list[Cell] = [None] * len(RATIOS)
+            if name in group:
+                ours = [
+                    _spelled(*each, *bounds)
+                    for each, bounds in zip(group[name], intervals[name], strict=True)
+                ]
             rows.append((name, result["parameters"].get(name), *ours, *figures))
         columns = (
             f"group {n}", "parameters", *(f"r = {r:g}" for r in RATIOS),
             *(f"paper, r = {r:g}" for r in RATIOS),
         )  # fmt: skip
-        yield Table("Relative effective context length, in tokens", columns, tuple(rows))
+        yield Table(
+            "Relative effective context length, in tokens (and that of 95 % of resampled texts)",
+            columns,
+            tuple(rows),
+        )
     names = tuple(result["loss"])
     yield Table(
         "Mean loss after a context of so many tokens, nats",
@@ -213,8 +241,8 @@ def statements(result: Result) -> Iterable[Statement]:
         )
 
 
-def _spelled(context: int, ended: bool) -> str:
-    return f"{context}" if ended else f"≥ {context}"
+def _spelled(context: int, ended: bool, low: int, high: int) -> str:
+    return f"{'' if ended else '≥ '}{context} ({low}–{high})"
 
 
 STUDY = Study(
