@@ -30,8 +30,8 @@ _MARGIN = 2 * TILE_COLUMNS
 _BLOCK = 32
 """Queries that are handled together, so that a key is loaded once for all; whole tiles of them."""
 
-_CHUNK = 256
-"""Keys that they meet before the next ones: as many as stay in the second cache."""
+_CHUNK = 8192
+"""Numbers of the rows that they meet before the next ones: as many as stay in the first cache."""
 
 
 class Extent(NamedTuple):
@@ -334,7 +334,8 @@ def _add_by_key(cells, y, block, extent, out):
     end = min(block + _BLOCK, n_queries)
     low, _ = _visible(block, extent)
     _, high = _visible(end - 1, extent)
-    for chunk in range(low, high, _CHUNK):
+    size = _rows_of_a_chunk(padded)
+    for chunk in range(low, high, size):
         for first in range(block, end, TILE_ROWS):
             start, _ = _visible(first, extent)
             _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, extent)
@@ -344,7 +345,7 @@ def _add_by_key(cells, y, block, extent, out):
                     cells, (first - block) * row_length + _MARGIN + j, (row_length, 1),
                     y, j * padded + column, padded,
                     out, (first - block) * padded + column, padded,
-                    min(chunk + _CHUNK, stop) - j, True,
+                    min(chunk + size, stop) - j, True,
                 )  # fmt: skip
 
 
@@ -354,7 +355,8 @@ def _add_by_distance(cells, y, block, extent, out):
     n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, row_length = y.shape[1], cells.shape[1]
     end = min(block + _BLOCK, n_queries)
-    for chunk in range(_first_column(end - 1, extent), n_keys, _CHUNK):
+    size = _rows_of_a_chunk(padded)
+    for chunk in range(_first_column(end - 1, extent), n_keys, size):
         for first in range(block, end, TILE_ROWS):
             last = min(first + TILE_ROWS, n_queries) - 1
             c = max(chunk, _first_column(last, extent))
@@ -363,7 +365,7 @@ def _add_by_distance(cells, y, block, extent, out):
                 multiply_tile(
                     cells, corner, (row_length + 1, 1), y, c * padded + column, padded,
                     out, (first - block) * padded + column, padded,
-                    min(chunk + _CHUNK, n_keys) - c, True,
+                    min(chunk + size, n_keys) - c, True,
                 )  # fmt: skip
 
 
@@ -401,6 +403,12 @@ def _add_to_distances(cells, x, block, extent, out):
                 cells, corner, (1, row_length + 1), x, i * padded + column, padded,
                 out, c * padded + column, padded, end - i, True,
             )  # fmt: skip
+
+
+@kernel
+def _rows_of_a_chunk(padded):
+    """How many rows of so many numbers are met before the next ones; there may be no numbers."""
+    return max(1, _CHUNK // max(1, padded))
 
 
 @kernel
