@@ -15,7 +15,7 @@ from numerical import assert_adjoint, central_difference, directional_difference
 
 from npxl import MaskKey, reference
 from npxl.kernels.packing import pack_into, pack_transposed, round_up
-from npxl.kernels.vectors import TILE_COLUMNS
+from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS
 from npxl.layers import attention
 from npxl.layers.attention import (
     AttentionWeights,
@@ -69,8 +69,8 @@ shapes = st.builds(
     seed=seeds,
 )
 
-# Kernels compute tiles of 4 queries and 16 keys or columns, and keep the cells of 32 queries.
-EDGES = [n + more for n in (4, 16, 32, 64) for more in (-1, 0, 1)]
+# Kernels compute tiles of 4 queries and C keys or columns, and keep the cells of 32 queries.
+EDGES = [n + more for n in (TILE_ROWS, TILE_COLUMNS, 32, 64) for more in (-1, 0, 1)]
 
 
 def lengths(smallest, largest):

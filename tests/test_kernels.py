@@ -100,9 +100,8 @@ def test_vector_operations(dtype, seed, start, at):
         largest = function(read_only(x), read_only(y), read_only(z), start, at, out)
         assert largest == a.max()
         assert_eq(out, expected, rtol=2 * np.finfo(dtype).eps)
-        exact = np.ones(
-            out.size, bool
-        )  # all but multiply_add, which a processor may round only once
+        # All but multiply_add, which a processor may round only once.
+        exact = np.ones(out.size, bool)
         exact[start + 3 * LANES : start + 4 * LANES] = False
         np.testing.assert_array_equal(out.ravel()[exact], expected.ravel()[exact])
 
@@ -470,7 +469,7 @@ def test_heads_by_themselves_are_what_they_are_among_others(dtype, dropout):
             np.testing.assert_array_equal(one.take(others, axis), before)
 
 
-@pytest.mark.parametrize("width", [15, 16])
+@pytest.mark.parametrize("width", [TILE_COLUMNS - 1, TILE_COLUMNS])
 def test_keys_and_values_may_be_parts_of_larger_arrays(width):
     """As a reader has them."""
     segment = Segment(2, 5, 20, 3, width, 2 * width, 12)

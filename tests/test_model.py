@@ -29,6 +29,7 @@ from npxl import (
     reference,
 )
 from npxl.config import with_options
+from npxl.kernels.vectors import LANES
 from npxl.models.architectures import model_class
 from npxl.references import reference_mask
 from npxl.testing.strategies import ATTN_TYPES, LEARNED, configs
@@ -181,6 +182,43 @@ np.savez(sys.argv[1], *everything())
         assert_eq(result, compiled, rtol=1e-13 if compiled.dtype == np.float64 else 1e-5)
 
 
+def test_vectors_of_8_and_of_16_numbers_agree(tmp_path):
+    """The width that this processor's registers have not, as plain Python, which any can run."""
+    script = """
+import sys
+import numpy as np
+from test_model import LANES, many_tiles
+np.savez(sys.argv[1], LANES, *many_tiles())
+"""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    features = "+avx512f" if LANES == 8 else ""
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "other.npz")],
+        env={
+            **os.environ, "NUMBA_DISABLE_JIT": "1", "NUMBA_CPU_FEATURES": features,
+            "PYTHONPATH": paths,
+        },
+        check=True,
+    )  # fmt: skip
+    with np.load(tmp_path / "other.npz") as other:
+        lanes, *results = other.values()
+    assert {LANES, int(lanes)} == {8, 16}
+    for ours, result in zip(many_tiles(), results, strict=True):
+        assert_eq(result, ours, rtol=1e-10, atol=1e-13)
+
+
+def many_tiles():
+    """`one_segment` of shapes with several tiles at either width, and what their readers say."""
+    wide = dataclasses.replace(SMALL, n_head=1, d_head=33, mem_len=40, attn_window=38)
+    for config in (wide, dataclasses.replace(SMALL_LSTM, d_model=19)):
+        model = model_for(config)
+        yield from one_segment(model, length=40)
+        text = tokens((1, 36))
+        one_by_one = model.continuation(None)
+        one_by_one.log_probs(text[:, :34])
+        yield from (one_by_one.log_probs(text[:, n : n + 1]) for n in (34, 35))
+
+
 def everything():
     """Scores, memory and gradients of one segment in both precisions, with dropout and memory."""
     config = dataclasses.replace(SMALL, dropout=0.2, dropatt=0.2, attn_window=5, ext_len=1)
@@ -192,8 +230,8 @@ def everything():
         yield from one_segment(model_for(config, dtype=dtype))
 
 
-def one_segment(model):
-    fwd = model.forward(*batch(model.config), some_memory(model), MaskKey(1))
+def one_segment(model, length=3):
+    fwd = model.forward(*batch(model.config), some_memory(model, length=length), MaskKey(1))
     yield from (fwd.nll, fwd.memory.states, model.backward(fwd).flat)
 
 

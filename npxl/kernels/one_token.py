@@ -31,7 +31,7 @@ def attention_of_one(
     """Put what each head finds for the last token into attended [H, D].
 
     x [d] is that token's input of the projections.  Its key and value are put into the place
-    seen[1] − 1 of key_t [H, tiles, D, C] and values [H, C, E′], and those of range(*seen) are
+    seen[1] − 1 of key_t [H, tiles, D, C] and values [H, K′, E′], and those of range(*seen) are
     attended to.  relative_t [H, tiles, D, C] has n_distances columns by descending distance, the
     first of which stands for all further ones.  room [H, `room_for_one`] is to work in.
     """
@@ -127,7 +127,7 @@ def _score_distances(query_v, relative_t, n_distances, start, stop, scores):
 
 @kernel
 def _weighted_sum(weights, values, first, out):
-    """out [E′] = Σ_j weights_j values_{first + j}: weights [K], values [C, E′].
+    """out [E′] = Σ_j weights_j values_{first + j}: weights [K], values [K′, E′].
 
     A row is read in one go, as far as its sums stay in registers: what is read a piece of each row
     at a time, comes from memory at a third of the speed.

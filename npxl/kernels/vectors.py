@@ -37,7 +37,10 @@ LANES = _lanes()
 """Numbers in a vector."""
 
 TILE_ROWS, TILE_COLUMNS = 4, 2 * LANES
-"""What `multiply_tile`, the micro-kernel, computes: eight vectors of sums stay in registers."""
+"""What `multiply_tile`, the micro-kernel, computes: eight vectors of sums stay in registers.
+
+Shapes have C for the columns of a tile.
+"""
 
 
 def load(x: Array, start: int) -> Any:

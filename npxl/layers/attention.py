@@ -196,9 +196,9 @@ def attention_probabilities(cache: AttendCache, u: Array, v: Array) -> Array:
 class PackedMemory(NamedTuple):
     """Keys, values and distances of one layer, laid out as `npxl.kernels.packing` describes."""
 
-    key_t: Array  # [B, H, C/16, d_head, 16]
-    values: Array  # [B, H, C, D′]
-    relative_t: Array  # [H, tiles, d_head, 16]: W_{k,R} R by descending distance
+    key_t: Array  # [B, H, tiles, d_head, C], C = TILE_COLUMNS
+    values: Array  # [B, H, K′, D′], K′ = tiles · C
+    relative_t: Array  # [H, tiles, d_head, C]: W_{k,R} R by descending distance
     n_distances: int  # that relative_t has; the first one stands for all that are further
 
 

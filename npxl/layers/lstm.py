@@ -95,6 +95,6 @@ def lstm_backward(dy: Array, cache: LSTMCache, weights: LSTMWeights, grads: LSTM
 
 
 def recurrent_tiles(weight: Array) -> Array:
-    """Wᵀ of a weight [E, D] in tiles of 16 columns, [⌈E / 16⌉, D, 16], as kernels multiply by."""
+    """Wᵀ of a weight [E, D] in tiles of C columns, [⌈E / C⌉, D, C], as kernels multiply by."""
     tiles: Array = pack_transposed(np.ascontiguousarray(weight)[:, None], (0, 1))[0]
     return tiles

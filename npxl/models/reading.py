@@ -151,7 +151,7 @@ class TransformerXLReader:
             pack_into(self._values[n, b], heads.start, at, value[b], every)
 
     def _buffers(self, batch_size: int, length: int) -> tuple[Array, Array]:
-        """Room for keys [N, B, H, C/16, D, 16] and values [N, B, H, C, D′], C ≥ length."""
+        """Room for keys [N, B, H, K′/C, D, C], values [N, B, H, K′, D′], K′ ≥ length."""
         config, dtype = self._model.config, self._model.dtype
         room = round_up(length, TILE_COLUMNS)
         shape = (config.n_layer, batch_size, config.n_head)

@@ -57,7 +57,7 @@ TABLE_8 = (
 """Relative effective context length in words of WikiText-103 at r = 0.1, 0.5 and 1, by group."""
 
 TABLE_9 = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-"""How many times slower the evaluation of Al-Rfou et al. 2018 is, by attention length."""
+"""How many times slower the evaluation of Al-Rfou et al. 2019 is, by attention length."""
 
 TRAINED_FOR, EVALUATED_WITH = 784, 3800
 """Attention lengths on enwik8 in training and in evaluation (section 4.1)."""
