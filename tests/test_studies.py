@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, load_corpus
+from npxl import LSTMConfig, ModelConfig, NpxlError, TrainConfig, TransformerXL, load_corpus
 from npxl.cli import main
 from npxl.data import BUNDLED
 from npxl.inference import Score, evaluate
@@ -21,7 +21,7 @@ from npxl.studies.ablation import shuffled_text
 from npxl.studies.attention import by_distance
 from npxl.studies.effective_context import effective_context
 from npxl.studies.frame import octaves, spelled
-from npxl.studies.influence import by_gradient
+from npxl.studies.influence import by_exchange, by_gradient
 from npxl.studies.page import shown
 from npxl.studies.paper import TABLE_6, TABLE_7
 from npxl.studies.recl import GROUPS, RATIOS
@@ -322,6 +322,27 @@ def test_memory_lengths_are_evaluations(found, folder, text):
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(multiples=(1, 8)), r"multiples are \(1, 8\) of a mem_len of 8"),
+        (dict(multiples=(0, 8)), "pass 0 and 1 among them"),
+        (dict(model=replace(MODEL, mem_len=0)), "mem_len of 0, .* a model that has a memory"),
+    ],
+)
+def test_memories_that_cannot_be_compared_are_refused(changes, message, tiny, tmp_path):
+    study = replace(tiny["memory"], quick=replace(tiny["memory"].quick, **changes))
+    with pytest.raises(NpxlError, match=message):
+        conduct(study, tmp_path, quick=True)
+
+
+def test_memories_may_be_given_in_any_order(tiny, folder, found):
+    in_order = found("memory").result
+    mixed = replace(tiny["memory"].quick, multiples=(4, 1, 0))
+    assert conduct(replace(tiny["memory"], quick=mixed), folder, quick=True).result == in_order
+    found("memory")  # so that the folder is as other tests expect it
+
+
+@pytest.mark.parametrize(
     ("name", "values"),
     [
         ("memory", lambda r: [curve[-1]["loss"][0] for curve in r["curves"].values()]),
@@ -471,6 +492,27 @@ def test_a_gradient_by_distance_is_a_slope(folder, found):
     np.testing.assert_allclose(by_gradient(model, text), expected, rtol=1e-6)
 
 
+def test_a_token_is_exchanged_for_another_one_of_its_text_if_there_is_one():
+    model = TransformerXL(replace(MODEL, vocab_size=9, init_std=0.3), dtype=np.float64)
+    draw = np.random.default_rng(0)
+    texts = np.array([[7, 7, 7, 7, 7], [1, 3, 1, 1, 7]])
+
+    def moved(row, other):
+        exchanged = row[:-1].copy()
+        exchanged[1] = other
+        before, after = (
+            np.exp(model.log_probs(each[None], model.init_memory(1))[0][0, -1])
+            for each in (row[:-1], exchanged)
+        )
+        return pytest.approx(np.abs(before - after).sum() / 2)
+
+    first, second = by_exchange(model, texts, 2, draw)
+    assert any(first == moved(texts[0], other) for other in (1, 3))  # it has no other itself
+    assert any(second == moved(texts[1], other) for other in (1, 7))
+    with pytest.raises(NpxlError, match="All texts are token 7 again and again"):
+        by_exchange(model, texts[:1], 2, draw)
+
+
 def test_both_sides_of_speed_are_right(found):
     result = found("speed").result
     rows = result["shapes"]["tiny"]
@@ -575,6 +617,32 @@ def test_effective_contexts_are_those_of_the_kept_losses(found, folder):
             assert rows == [[result["contexts"][c], ended] for c, ended in expected]
     # A Transformer reads no more than a segment.
     assert len(set(result["loss"]["Transformer"][1:])) == 1
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "seen"),
+    [
+        ((96, True), (64, True), True),
+        ((64, True), (64, True), False),
+        ((128, False), (96, True), True),  # at least that
+        ((96, True), (128, False), False),
+        ((128, False), (128, False), None),  # both were still gaining
+    ],
+)
+def test_contexts_without_an_end_are_compared_as_far_as_they_can_be(ours, other, seen, found):
+    result = found("recl").result
+
+    def group(others):
+        first, *names = others
+        return {first: [ours] * 3, **{name: [other] * 3 for name in names}}
+
+    shown = {**result, "groups": [group(names) for names in GROUPS]}
+    assert verdicts("recl", shown) == [seen, seen]
+    for statement in STUDIES["recl"].statements(shown):
+        assert ("≥" in statement.evidence) == (not (ours[1] and other[1]))
+    second = shown["groups"][1]
+    second["without recurrence"] = [(1000, True)] * 3  # longer than ours, whatever the others are
+    assert verdicts("recl", shown)[1] is False
 
 
 def test_ablation_has_the_paper_s_rows(found, folder, text):
@@ -684,3 +752,5 @@ def test_a_text_of_ones_own_has_results_of_its_own(tiny, folder, tmp_path, monke
     assert called[1:] == ["attention-quick-leviticus.json"]
     with pytest.raises(NpxlError, match="no file or folder"):
         conduct(tiny["attention"], tmp_path, quick=True, corpus=str(tmp_path / "nowhere"))
+    with pytest.raises(NpxlError, match="The study speed reads no text: leave out the corpus"):
+        conduct(tiny["speed"], tmp_path, quick=True, corpus=str(other))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.errors import NpxlError
 from npxl.models.transformer_xl import TransformerXL
 from npxl.studies.attention import probabilities
 
@@ -49,13 +50,22 @@ def by_exchange(
 ) -> Array:
     """How much probability moves when the token at that distance is another one: [B].
 
-    ½ Σ_x |p(x) − p′(x)|, of the last predictions p and p′; the other token is one of the same text.
+    ½ Σ_x |p(x) − p′(x)|, of the last predictions p and p′; the other token is one of the same text,
+    or where that has no other, of all texts.  NpxlError when these have no other, either.
     """
     inputs = texts[:, :-1]
     place = inputs.shape[1] - 1 - distance
     others = inputs.copy()
     for row in others:
-        row[place] = draw.choice(row[row != row[place]])
+        elsewhere = row[row != row[place]]
+        if not elsewhere.size:
+            elsewhere = texts[texts != row[place]]
+        if not elsewhere.size:
+            raise NpxlError(
+                f"All texts are token {row[place]} again and again, so that there is no other one "
+                "to exchange it for: pass a text with several symbols."
+            )
+        row[place] = draw.choice(elsewhere)
     before, after = (
         np.exp(model.log_probs(each, model.init_memory(len(each)))[0][:, -1])
         for each in (inputs, others)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from npxl.config import AttentionType, ModelConfig, TrainConfig
+from npxl.errors import NpxlError
 from npxl.inference import score
 from npxl.models import LanguageModel
 from npxl.page.pictures import INK, Picture
@@ -35,7 +36,7 @@ _ENCODINGS = ("dai", "vaswani", "al-rfou")
 
 @dataclass(frozen=True)
 class Setting:
-    """Memory lengths of evaluation, in multiples of that of training."""
+    """Memory lengths of evaluation, in multiples of that of training, among which are 0 and 1."""
 
     corpus: str = "kjv"
     model: ModelConfig = FULL_MODEL
@@ -47,6 +48,12 @@ class Setting:
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by memory length; differences, on the same tokens, from no memory and training's."""
     trained_with, tgt_len = setting.model.mem_len, setting.train.tgt_len
+    if not {0, 1} <= set(setting.multiples) or trained_with == 0:
+        raise NpxlError(
+            f"multiples are {setting.multiples} of a mem_len of {trained_with}, but losses are "
+            "compared with those of no memory and of the memory of training: pass 0 and 1 among "
+            "them, and a model that has a memory."
+        )
     furthest = tgt_len + trained_with - 1  # distance that training has shown
     tokens = lab.split(at_least=N_BLOCKS + 1).tokens
 
@@ -63,7 +70,7 @@ def run(setting: Setting, lab: Lab) -> Result:
         "vaswani, trained without": model("vaswani", False),
         "al-rfou, trained without": model("al-rfou", False),
     }
-    lengths = [round(multiple * trained_with) for multiple in setting.multiples]
+    lengths = sorted({round(multiple * trained_with) for multiple in setting.multiples})
 
     def measure(name: str) -> list[dict[str, Any]]:
         every = []
@@ -71,7 +78,7 @@ def run(setting: Setting, lab: Lab) -> Result:
             read = models[name].reconfigured(mem_len=mem_len)
             nll = score(read, tokens, tgt_len, n_workers=available_cores()).astype(float)
             every.append(nll)
-        without, as_trained = every[0], every[lengths.index(trained_with)]
+        without, as_trained = every[lengths.index(0)], every[lengths.index(trained_with)]
         return [
             {
                 "loss": over_text(nll),

@@ -171,8 +171,8 @@ def tables(result: Result) -> Iterable[Table]:
             ours: list[Cell] = [None] * len(RATIOS)
             if name in group:
                 ours = [
-                    _spelled(*each, *bounds)
-                    for each, bounds in zip(group[name], intervals[name], strict=True)
+                    f"{_spelled(*each)} ({low}–{high})"
+                    for each, (low, high) in zip(group[name], intervals[name], strict=True)
                 ]
             rows.append((name, result["parameters"].get(name), *ours, *figures))
         columns = (
@@ -228,21 +228,27 @@ def statements(result: Result) -> Iterable[Statement]:
     """That Transformer-XL's is the longest in both groups."""
     for group, paper in zip(result["groups"], TABLE_8, strict=True):
         first, *others = group
-        ours = {name: found[0][0] for name, found in group.items()}
+        ours = {name: found[0] for name, found in group.items()}
         ratios = ", ".join(
-            f"{ours[first] / ours[name]:.2f} times that of {name} "
+            f"{ours[first][0] / ours[name][0]:.2f} times the {_spelled(*ours[name])} of {name} "
             f"({paper[first][0] / paper[name][0]:.2f} in the paper)"
             for name in others
         )
+        longer = [_is_longer(*ours[first], *ours[name]) for name in others]
         yield Statement(
             f"{first} has a longer effective context than {' and '.join(others)}.",
-            all(ours[first] > ours[name] for name in others),
-            f"at r = {RATIOS[0]:g} it is {ours[first]} tokens, {ratios}",
+            None if None in longer and False not in longer else all(longer),
+            f"at r = {RATIOS[0]:g} it is {_spelled(*ours[first])} tokens, {ratios}",
         )
 
 
-def _spelled(context: int, ended: bool, low: int, high: int) -> str:
-    return f"{'' if ended else '≥ '}{context} ({low}–{high})"
+def _is_longer(context: int, ended: bool, other: int, other_ended: bool) -> bool | None:
+    """Whether a model's RECL is longer than another one's; None where both have not ended yet."""
+    return context > other if ended or other_ended else None
+
+
+def _spelled(context: int, ended: bool) -> str:
+    return f"{context}" if ended else f"≥ {context}"
 
 
 STUDY = Study(

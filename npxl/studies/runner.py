@@ -96,10 +96,13 @@ def conduct(
     StudyStopped
         When training was interrupted; a second call goes on from there.
     NpxlError
-        When the text or what the folder holds cannot be used, or the folder not be written.
+        When the text or what the folder holds cannot be used, the folder not be written, or the
+        setting not be measured.
     """
     setting = study.quick if quick else study.full
     label = f"{study.name}-quick" if quick else study.name
+    if corpus is not None and not hasattr(setting, "corpus"):
+        raise NpxlError(f"The study {study.name} reads no text: leave out the corpus.")
     is_another = corpus is not None and corpus != setting.corpus
     if is_another:
         setting = replace(setting, corpus=corpus)
