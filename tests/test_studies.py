@@ -645,6 +645,19 @@ def test_contexts_without_an_end_are_compared_as_far_as_they_can_be(ours, other,
     assert verdicts("recl", shown)[1] is False
 
 
+def test_an_interval_up_to_the_longest_context_may_go_further(found):
+    result = found("recl").result
+    longest = result["contexts"][-1]
+    for high, shown_as in ((longest, f"8 (4–≥ {longest})"), (longest - 4, f"8 (4–{longest - 4})")):
+        changed = {
+            **result,
+            "groups": [{name: [(8, True)] * 3 for name in names} for names in GROUPS],
+            "intervals": [{name: [(4, high)] * 3 for name in names} for names in GROUPS],
+        }
+        table = next(iter(STUDIES["recl"].tables(changed)))
+        assert table.rows[0][2:5] == (shown_as,) * 3
+
+
 def test_ablation_has_the_paper_s_rows(found, folder, text):
     result = found("ablation").result
     assert [len(rows) for rows in result.values()] == [len(TABLE_6), len(TABLE_7)]

@@ -91,14 +91,15 @@ def run(setting: Setting, lab: Lab) -> Result:
         for name, model in transformers.items()
         if model.config.encodes_distances
     }
+    # Who knows places by a table has none beyond a segment of training.
+    at_most = {name: setting.train.tgt_len for name in transformers if name not in windows}
     for name, window in windows.items():
         models[name] = models[name].reconfigured(mem_len=0, attn_window=window)
 
     def measure(context: int) -> dict[str, list[float]]:
         found = {}
         for name in lab.track(list(models), f"context {context}"):
-            # A Transformer never reads more than a segment of training.
-            seen = min(context, setting.train.tgt_len) if name == "Transformer" else context
+            seen = min(context, at_most.get(name, context))
             # ℓ(c, t) of x_t is of the pair of tokens t − 1 and t.
             nll = score_windows(models[name], tokens, places - 1, seen, available_cores())
             found[name] = nll.astype(float)
@@ -165,13 +166,14 @@ def _best_window(model: TransformerXL, tokens: Array, setting: Setting) -> int:
 def tables(result: Result) -> Iterable[Table]:
     """A table for each group, as the paper's, with its figures beside."""
     groups = zip(result["groups"], result["intervals"], TABLE_8, strict=True)
+    longest = result["contexts"][-1]  # at which a resampled text may not have ended yet
     for n, (group, intervals, paper) in enumerate(groups, start=1):
         rows: list[tuple[Cell, ...]] = []
         for name, figures in paper.items():
             ours: list[Cell] = [None] * len(RATIOS)
             if name in group:
                 ours = [
-                    f"{_spelled(*each)} ({low}–{high})"
+                    f"{_spelled(*each)} ({low}–{_spelled(high, high < longest)})"
                     for each, (low, high) in zip(group[name], intervals[name], strict=True)
                 ]
             rows.append((name, result["parameters"].get(name), *ours, *figures))
