@@ -11,6 +11,7 @@ from npxl.studies.effective_context import (
     baseline,
     effective_context,
     gain,
+    gain_by_chance,
     hardest,
     interval,
 )
@@ -102,3 +103,22 @@ def test_an_interval_is_wide_where_the_length_hangs_on_a_part_of_the_text():
     assert low == 2
     assert high > 2
     assert interval(losses, 0, 1.0) == (low, high)
+
+
+def test_changes_by_chance_gain_as_much_as_chance_says():
+    """Losses that change without getting better: the whole gain is the minimum's doing."""
+    draw = np.random.default_rng(3)
+    first = 2 + draw.random(40_000)
+    losses = np.stack([first, first + 0.3 * draw.choice([-1, 1], first.size)])[None]
+    expected = 1 - math.exp(-0.15)  # half of the changes are taken
+    assert gain_by_chance(losses, 0, 1, 0, 1.0) == pytest.approx(expected)
+    assert gain(losses, 0, 1, 0, 1.0) == pytest.approx(expected, rel=0.03)
+
+
+def test_what_gets_better_gains_more_than_by_chance():
+    losses = np.array([curve(3), curve(5, start=3.02)])
+    assert gain(losses, 0, 1, 0, 0.5) == pytest.approx(1 - math.exp(-0.05))
+    assert gain_by_chance(losses, 0, 1, 0, 0.5) == pytest.approx(1 - math.exp(-0.025))
+    # Of the second, the best of the group knew the first 0.02 already.
+    assert gain_by_chance(losses, 0, 1, 1, 0.5) == pytest.approx(1 - math.exp(-0.015))
+    assert gain_by_chance(losses, 3, 4, 0, 0.5) == 0

@@ -41,6 +41,20 @@ def gain(losses: Array, shorter: int, longer: int, model: int, r: float) -> floa
     return float(1 - np.exp(at_longer - at_c))
 
 
+def gain_by_chance(losses: Array, shorter: int, longer: int, model: int, r: float) -> float:
+    """The `gain` to expect if every change of a loss were as likely to have the other sign.
+
+    A minimum takes what has become better and leaves out what has become worse: losses that change
+    gain, for whatever reason they do.
+    """
+    base = baseline(losses[:, shorter])
+    chosen = hardest(base, r)
+    before = losses[model, shorter]
+    change = losses[model, longer] - before
+    after = (np.minimum(base, before + change) + np.minimum(base, before - change)) / 2
+    return float(1 - np.exp((after - base)[chosen].mean()))
+
+
 def effective_context(
     losses: Array, model: int, r: float, threshold: float = THRESHOLD
 ) -> tuple[int, bool]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,12 @@ from npxl.inference.sliding import score_windows
 from npxl.models import LanguageModel
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import Picture
-from npxl.studies.effective_context import effective_context, interval
+from npxl.studies.effective_context import (
+    effective_context,
+    gain,
+    gain_by_chance,
+    interval,
+)
 from npxl.studies.frame import Cell, Result, Statement, Study, Table
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_8
@@ -117,6 +123,7 @@ def run(setting: Setting, lab: Lab) -> Result:
         "groups": groups,
         "intervals": [_intervals(contexts, losses, group) for group in GROUPS],
         "contexts": contexts,
+        "gains": [_gains(losses, group) for group in GROUPS],
         "loss": {name: [float(np.mean(each[name])) for each in losses] for name in models},
         "attention_lengths": windows,
         "parameters": {name: model.params.flat.size for name, model in models.items()},
@@ -145,6 +152,21 @@ def _intervals(
         each = [interval(array, i, r) for r in RATIOS]
         found[name] = [(contexts[low], contexts[high]) for low, high in each]
     return found
+
+
+def _gains(
+    losses: list[dict[str, list[float]]], group: Sequence[str]
+) -> dict[str, list[tuple[float, float]]]:
+    """By model, for each step of context: its gain at the smallest r, and that by chance."""
+    array = _losses_of(group, losses)
+    steps = list(pairwise(range(len(losses))))
+    return {
+        name: [
+            (gain(array, *step, i, RATIOS[0]), gain_by_chance(array, *step, i, RATIOS[0]))
+            for step in steps
+        ]
+        for i, name in enumerate(group)
+    }
 
 
 def _losses_of(group: Sequence[str], losses: list[dict[str, list[float]]]) -> Array:
@@ -185,6 +207,16 @@ def tables(result: Result) -> Iterable[Table]:
             "Relative effective context length, in tokens (and that of 95 % of resampled texts)",
             columns,
             tuple(rows),
+        )
+    for n, gains in enumerate(result["gains"], start=1):
+        yield Table(
+            f"Gain of a longer context at r = {RATIOS[0]:g}, in percent (and that of changes whose "
+            "sign is chance)",
+            (f"group {n}: from", "to", *gains),
+            tuple(
+                (*step, *(f"{100 * found:.2f} ({100 * chance:.2f})" for found, chance in each))
+                for step, *each in zip(pairwise(result["contexts"]), *gains.values(), strict=True)
+            ),
         )
     names = tuple(result["loss"])
     yield Table(
