@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from signal import SIGINT, raise_signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -224,6 +225,24 @@ def test_nothing_is_half_written_while_a_picture_is_drawn(tiny, folder, monkeypa
 # Statistics and words
 
 
+@pytest.mark.parametrize(
+    ("cell", "as_shown"),
+    [
+        (None, ""),
+        ("30.1", "30.1"),
+        (2048, "2,048"),
+        (30.1, "30.10"),
+        (0.337, "0.3370"),
+        (999.96, "1,000"),
+        (2443.2, "2,443"),
+        (123456.7, "123,457"),
+        (3.5461e-11, "3.546e-11"),
+    ],
+)
+def test_cells_of_a_column_have_as_many_digits(cell, as_shown):
+    assert shown(cell) == as_shown
+
+
 @given(st.integers(1, 300))
 def test_octaves_are_all_numbers_once(n):
     ranges = octaves(n)
@@ -388,6 +407,8 @@ def test_one_seed_has_no_spread_to_compare_with(found):
     result = found("ablation").result
     assert verdicts("ablation", result) == [None] * 3
     assert all(each.mark == "not judged" for each in STUDIES["ablation"].statements(result))
+    assert not any("spread" in table.title for table in STUDIES["ablation"].tables(result))
+    assert "±" not in cells("ablation", result)
 
     def of_seeds(row, text, spread):
         bits = 2.0 if row["recurrence"] and row["attn_type"] == "dai" else 2.5
@@ -401,6 +422,14 @@ def test_one_seed_has_no_spread_to_compare_with(found):
         }
         verdict = verdicts("ablation", twice)
         assert verdict == ([True] * 3 if seen else [True, True, False])
+        assert "±" in cells("ablation", twice)
+
+
+def cells(name, result):
+    """All that the tables of a study show."""
+    return " ".join(
+        shown(cell) for table in STUDIES[name].tables(result) for row in table.rows for cell in row
+    )
 
 
 def test_attention_is_a_distribution_over_distances(found):
@@ -519,6 +548,9 @@ def test_both_sides_of_speed_are_right(found):
     assert [row["length"] for row in rows] == [20, 40]
     assert all(row["difference"] < 1e-4 for row in rows)
     assert all(row["reusing"] > 0 for row in rows)
+    assert verdicts("speed", result) == [None]  # lengths are not the paper's
+    rows[-1]["length"] = 3800
+    assert verdicts("speed", result) == [rows[-1]["sliding"] / rows[-1]["reusing"] >= 1874]
 
 
 def test_a_side_that_is_wrong_is_not_timed(tiny, tmp_path, monkeypatch):
@@ -704,6 +736,41 @@ def test_the_command_prints_tables_or_json(tiny, folder, capsys):
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["attention"]["result"]["mem_len"] == 8
+
+
+def test_a_text_is_refused_before_any_study_begins(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("npxl.studies.runner.Lab.trained", None)  # nothing is trained
+    monkeypatch.setattr(speed, "measure", None)  # or measured
+    text = tmp_path / "short.txt"  # long enough for all but one
+    text.write_bytes(BUNDLED["kjv"].read_bytes()[:12_000])
+    setting = replace(tiny["recl"].quick, n_positions=1000)
+    monkeypatch.setitem(STUDIES, "recl", replace(tiny["recl"], quick=setting))
+    words = ["study", "--all", "--quick", "--corpus", str(text), "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert "at least 1,024 are needed by the study recl" in printed.err
+    assert printed.out == ""
+
+
+def test_the_command_says_what_is_trained_and_where_it_is_kept(tiny, text, tmp_path, capsys):
+    words = ["study", "fragmentation", "--quick", "--corpus", text, "--out", str(tmp_path)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    for memory in ("memory 8", "no memory"):
+        assert f"model with {memory}, encoding dai, full loss, seed 0" in printed
+    assert f"Kept in {tmp_path}/fragmentation-quick.json, with 1 picture." in printed
+    assert (tmp_path / "fragmentation-quick.json").exists()
+
+
+def test_ctrl_c_in_a_training_names_no_other_command(tiny, tmp_path, capsys, monkeypatch):
+    def stop(reporter, run, progress):
+        raise_signal(SIGINT)
+
+    monkeypatch.setattr(lab.ConsoleReporter, "begin", stop)
+    assert main(["study", "fragmentation", "--quick", "--out", str(tmp_path)]) == 130
+    printed = capsys.readouterr().out
+    assert "Stopped after step 0 of 40; everything is saved.\nStopped; what is fin" in printed
+    assert "--resume" not in printed
 
 
 def test_ctrl_c_while_measuring_says_how_to_go_on(tiny, tmp_path, capsys, monkeypatch):

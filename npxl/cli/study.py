@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.table import Table
+from rich.text import Text
 
 from npxl.cli.options import AsJson, Flag
 from npxl.cli.output import INTERRUPTED, Console, print_json
@@ -49,8 +50,7 @@ def study(
     words
         Of the whole command, for the record.
     """
-    from npxl.data import load_corpus
-    from npxl.studies import STUDIES, StudyStopped, conduct
+    from npxl.studies import STUDIES, StudyStopped, admit, conduct
     from npxl.studies.page import write_page
 
     for name in names:
@@ -61,15 +61,15 @@ def study(
     if not (every or names):
         raise NpxlError(f"Say which studies to run, or --all: {', '.join(STUDIES)}.")
     chosen = [each for name, each in STUDIES.items() if every or name in names]
-    if corpus is not None and not any(hasattr(each.full, "corpus") for each in chosen):
+    if corpus is not None and not any(each.text for each in chosen):
         raise NpxlError(f"The study {' '.join(names)} reads no text: leave out --corpus.")
-    if corpus is not None:
-        load_corpus(corpus)  # NpxlError now, and not after hours
+    for each in chosen:  # NpxlError now, and not after hours
+        admit(each, out, quick, corpus if each.text else None)
     console = Console(stderr=True) if as_json else Console()
     found = {}
     for each in chosen:
         console.print(f"\n{each.title}", style="bold underline")
-        text = corpus if hasattr(each.full, "corpus") else None
+        text = corpus if each.text else None
         try:
             outcome = conduct(each, out, quick, text, console)
         except (StudyStopped, KeyboardInterrupt):
@@ -78,6 +78,7 @@ def study(
         found[each.name] = outcome
         if not as_json:
             _show(outcome, console)
+        console.print(_kept(outcome, out), markup=False, highlight=False, soft_wrap=True)
     if every:
         write_page(list(found.values()), out / "index.html", shlex.join(["npxl", *words]))
         console.print(f"\nPage: {out / 'index.html'}", highlight=False)
@@ -93,6 +94,14 @@ def names_of_studies() -> str:
     return f"Studies: {', '.join(STUDIES)}."
 
 
+def _kept(outcome: Outcome, folder: Path) -> str:
+    """Where the outcome is, and what its figures are worth."""
+    pictures = len(outcome.pictures)
+    kept = f"Kept in {folder / outcome.label}.json, with {pictures} picture{'s'[: pictures != 1]}."
+    is_rough = outcome.quick and outcome.training_seconds > 0
+    return f"{kept} Quick models have hardly begun to learn." if is_rough else kept
+
+
 def _show(outcome: Outcome, console: Console) -> None:
     from npxl.studies.page import duration, shown
 
@@ -105,10 +114,13 @@ def _show(outcome: Outcome, console: Console) -> None:
             shown_table.add_row(*map(shown, row))
         Console(width=10_000).print(shown_table)  # a row is a line, whatever the width
         console.print()
+    marked = Table.grid(padding=(0, 2))
+    marked.add_column(no_wrap=True)
     for statement in outcome.statements:
-        console.print(
-            f"{statement.mark:10}  {statement.says} {statement.evidence}.",
-            markup=False, highlight=False, style="red" if statement.seen is False else "",
-        )  # fmt: skip
-    measured, trained = duration(outcome.seconds), duration(outcome.training_seconds)
-    console.print(f"{measured} of measuring, after {trained} of training.", highlight=False)
+        said = Text(f"{statement.says} {statement.evidence}.")
+        marked.add_row(statement.mark, said, style="red" if statement.seen is False else "")
+    console.print(marked)
+    took = f"{duration(outcome.seconds)} of measuring"
+    if outcome.training_seconds > 0:
+        took += f", after {duration(outcome.training_seconds)} of training"
+    console.print(f"{took}.", highlight=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from npxl.studies import ablation, attention, fragmentation, memory, reach, recl, speed
 from npxl.studies.frame import Result, Statement, Study, Table
 from npxl.studies.lab import Lab, StudyStopped
-from npxl.studies.runner import Outcome, conduct
+from npxl.studies.runner import Outcome, admit, conduct
 
 _MODULES = (reach, fragmentation, memory, speed, recl, ablation, attention)
 
@@ -24,5 +24,6 @@ __all__ = [
     "Study",
     "StudyStopped",
     "Table",
+    "admit",
     "conduct",
 ]

@@ -7,7 +7,9 @@ sentences are shuffled, recurrence still helps, because it resolves context frag
 
 Here the first is a text, and the second the same text with its lines shuffled. Every cell is
 trained from several seeds and shown as mean ± standard deviation. As in the paper, a model is
-scored with the attention length of training and with the best one.
+scored with the attention length of training and with the best one. Encodings are those of
+distances, the paper's (dai) and Shaw's learned table (shaw), and of places, sinusoids (vaswani) and
+a learned table (al-rfou).
 """
 
 from __future__ import annotations
@@ -54,10 +56,15 @@ class Setting:
     """Attention lengths to choose the best from besides that of training, in segments."""
 
 
+def text_of(setting: Setting, lab: Lab) -> Path:
+    """The text with its lines in random order, as `shuffled_text` makes it."""
+    lab.split()  # which there has to be
+    return shuffled_text(lab.corpus, lab.folder / "texts")
+
+
 def run(setting: Setting, lab: Lab) -> Result:
     """Scores of every variant, seed by seed, on the text and on the same in disorder."""
-    lab.split()  # which there has to be
-    shuffled = shuffled_text(lab.corpus, lab.folder / "texts")
+    shuffled = text_of(setting, lab)
     texts = {"in order": (None, IN_ORDER), "shuffled": (shuffled, SHUFFLED)}
     return {
         text: [
@@ -129,7 +136,7 @@ def tables(result: Result) -> Iterable[Table]:
     """As the paper's tables, each cell with its spread over seeds, and the paper's perplexities."""
     figures: dict[str, dict[Any, tuple[Cell, ...]]] = {
         "in order": {(row.recurrence, row.attn_type, row.loss): row[3:] for row in TABLE_6},
-        "shuffled": {(*key, "full"): (value, None, None) for key, value in TABLE_7.items()},
+        "shuffled": {(*key, "full"): (f"{value}", None, None) for key, value in TABLE_7.items()},
     }
     columns = (
         "recurrence", "encoding", "loss", "bits a byte", "best", "attention length",
@@ -149,11 +156,19 @@ def tables(result: Result) -> Iterable[Table]:
                 ", ".join(map(str, lengths)), *figures[text][key],
             ))  # fmt: skip
         yield Table(title, columns, tuple(rows))
+    repeated = _repeated(result)
+    over_seeds = ": mean over seeds, and the largest spread of either side" if repeated else ""
     yield Table(
-        "What is gained, bits a byte: mean over seeds, and the largest spread of either side",
+        f"What is gained, bits a byte{over_seeds}",
         ("", *result),
         tuple(
-            (name, *(f"{mean:.4f}, {spread:.4f}" for mean, spread in map(gain, _rows(result))))
+            (
+                name,
+                *(
+                    f"{mean:.4f}, {spread:.4f}" if repeated else f"{mean:.4f}"
+                    for mean, spread in map(gain, _rows(result))
+                ),
+            )
             for name, gain in _GAINS.items()
         ),
     )
@@ -192,7 +207,7 @@ def pictures(result: Result) -> Iterable[Picture]:
 def statements(result: Result) -> Iterable[Statement]:
     """That both help by more than the spread, and less where sentences have no order."""
     in_order, shuffled = _rows(result)
-    repeated = len(result["in order"][0]["seeds"]) > 1
+    repeated = _repeated(result)
 
     def over_seeds(spread: float) -> str:
         return f"seeds spread {spread:.4f}" if repeated else "one seed has no spread"
@@ -200,15 +215,15 @@ def statements(result: Result) -> Iterable[Statement]:
     for name, gain in _GAINS.items():
         mean, spread = gain(in_order)
         yield Statement(
-            f"{name} helps.",
+            f"{name[0].upper()}{name[1:]} helps.",
             mean > spread if repeated else None,
-            f"by {mean:.4f} bits a byte; {over_seeds(spread)}",
+            f"By {mean:.4f} bits a byte; {over_seeds(spread)}",
         )
     (mean, spread), (less, other) = (_GAINS["recurrence"](rows) for rows in (in_order, shuffled))
     yield Statement(
-        "recurrence helps less where sentences are in random order.",
+        "Recurrence helps less where sentences are in random order.",
         mean - less > max(spread, other) if repeated else None,
-        f"by {less:.4f} instead of {mean:.4f} bits a byte; {over_seeds(max(spread, other))}",
+        f"By {less:.4f} instead of {mean:.4f} bits a byte; {over_seeds(max(spread, other))}",
     )
 
 
@@ -242,7 +257,13 @@ def _values(row: dict[str, Any], field: str) -> list[float]:
 
 
 def _spelled(values: list[float]) -> str:
-    return f"{np.mean(values):.4f} ± {np.std(values, ddof=min(1, len(values) - 1)):.4f}"
+    if len(values) == 1:
+        return f"{values[0]:.4f}"
+    return f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"
+
+
+def _repeated(result: Result) -> bool:
+    return len(result["in order"][0]["seeds"]) > 1
 
 
 STUDY = Study(
@@ -255,4 +276,5 @@ STUDY = Study(
     tables,
     pictures,
     statements,
+    text_of,
 )

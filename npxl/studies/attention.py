@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig, TrainConfig
+from npxl.data import ShuffledStreams, Streams
 from npxl.layers.attention import attention_probabilities
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
@@ -59,12 +60,22 @@ def by_distance(attention: Array) -> Array:
     return sums
 
 
+def text_of(setting: Setting, lab: Lab) -> Streams | ShuffledStreams:
+    """Streams of segments that fill the memory, and of those that are looked at."""
+    tgt_len = setting.train.tgt_len
+    n_read = setting.n_streams * (_filling(setting) + setting.n_segments) * tgt_len
+    return lab.split(at_least=n_read + 1).streams(setting.n_streams, tgt_len)
+
+
+def _filling(setting: Setting) -> int:
+    """Segments until the memory is full."""
+    return -(-setting.model.mem_len // setting.train.tgt_len)
+
+
 def run(setting: Setting, lab: Lab) -> Result:
     """Means over all queries of segments that are read with full memory."""
     mem_len, tgt_len = setting.model.mem_len, setting.train.tgt_len
-    skipped = -(-mem_len // tgt_len)
-    n_read = setting.n_streams * (skipped + setting.n_segments) * tgt_len
-    streams = lab.split(at_least=n_read + 1).streams(setting.n_streams, tgt_len)
+    skipped, streams = _filling(setting), text_of(setting, lab)
     model = lab.transformer(setting.model, setting.train)
 
     def measure() -> dict[str, Any]:
@@ -191,4 +202,5 @@ STUDY = Study(
     tables,
     pictures,
     statements,
+    text_of,
 )

@@ -49,11 +49,21 @@ _LABELS = {
 }
 
 
+def text_of(setting: Setting, lab: Lab) -> Array:
+    """Tokens of as many segments as there are blocks, after those that fill the memory."""
+    tgt_len = setting.train.tgt_len
+    return lab.split(at_least=(_filling(setting) + N_BLOCKS) * tgt_len + 1).tokens
+
+
+def _filling(setting: Setting) -> int:
+    """Segments until the memory is full."""
+    return -(-setting.model.mem_len // setting.train.tgt_len)
+
+
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by position in the segment, of the same tokens: with memory and without."""
     tgt_len = setting.train.tgt_len
-    full = -(-setting.model.mem_len // tgt_len)  # segments until the memory is
-    tokens = lab.split(at_least=(full + N_BLOCKS) * tgt_len + 1).tokens
+    full, tokens = _filling(setting), text_of(setting, lab)
     recurrent, isolated = (
         lab.transformer(*Variant(recurrence).of(setting.model, setting.train))
         for recurrence in (True, False)
@@ -161,4 +171,5 @@ STUDY = Study(
     tables,
     pictures,
     statements,
+    text_of,
 )

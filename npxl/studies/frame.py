@@ -64,6 +64,9 @@ class Study:
         From a setting to a result.
     tables, pictures, statements
         From a result to what is shown of it.
+    text
+        What `run` reads of the text, with which it begins: NpxlError when the text will not do, so
+        that all texts can be refused before anything is trained.  None for a study that reads none.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Study:
     tables: Callable[[Result], Iterable[Table]]
     pictures: Callable[[Result], Iterable[Picture]]
     statements: Callable[[Result], Iterable[Statement]]
+    text: Callable[[Any, Lab], Any] | None = None
 
 
 def octaves(n: int) -> list[range]:

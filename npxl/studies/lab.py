@@ -147,9 +147,12 @@ class Lab:
                 f"The run {folder} is one of {trainer.progress.steps} updates by now, but the "
                 f"study needs the model of {train.steps}: move it elsewhere to train it anew."
             )
-        reporter = None if self._console is None else ConsoleReporter(self._console)
-        if not trainer.finished and not trainer.run(reporter):
-            raise StudyStopped
+        if not trainer.finished:
+            self.say(f"{self._study}: model with {_described(model, train)}")
+            console = self._console
+            reporter = None if console is None else ConsoleReporter(console, False)
+            if not trainer.run(reporter):
+                raise StudyStopped
         if folder not in self._trained:
             self._trained.add(folder)
             self.training_seconds += _seconds_of(run)
@@ -183,6 +186,14 @@ def write_json(path: Path, values: Any) -> None:
 
 def _fingerprint(source: str | Path) -> str:
     return load_corpus(str(source) if source in BUNDLED else Path(source)).fingerprint
+
+
+def _described(model: LanguageModelConfig, train: TrainConfig) -> str:
+    """By what models of studies differ."""
+    if not isinstance(model, ModelConfig):
+        return f"architecture {model.architecture}"
+    memory = f"memory {model.mem_len}" if model.mem_len else "no memory"
+    return f"{memory}, encoding {model.attn_type}, {train.loss} loss, seed {train.seed}"
 
 
 def _seconds_of(run: Run) -> float:

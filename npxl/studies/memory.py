@@ -6,8 +6,9 @@ information to distinguish the positional difference" (section 3.3). An encoding
 generalises to memories longer than those of training (section 4.1).
 
 The loss of a text is measured with memories from none to many times that of training: for the
-paper's encoding, with and without clamped distances, and for the two encodings of places, trained
-with the same memory and, as they are in the paper, without any.
+paper's encoding (dai), with and without clamped distances, and for the two encodings of places,
+sinusoids (vaswani) and a learned table (al-rfou), trained with the same memory and, as they are in
+the paper, without any.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from numpy.typing import NDArray
 
 from npxl.config import AttentionType, ModelConfig, TrainConfig
 from npxl.errors import NpxlError
@@ -28,6 +31,8 @@ from npxl.studies.paper import EVALUATED_WITH, TRAINED_FOR
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
 from npxl.studies.statistics import N_BLOCKS, Estimate, over_text
 from npxl.threads import available_cores
+
+Array = NDArray[Any]
 
 _NO_HARM = 0.01
 """Nats: a cost that is surely below this is none."""
@@ -45,6 +50,11 @@ class Setting:
     multiples: tuple[float, ...] = (0, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
 
 
+def text_of(setting: Setting, lab: Lab) -> Array:
+    """Tokens, with a loss for each block."""
+    return lab.split(at_least=N_BLOCKS + 1).tokens
+
+
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by memory length; differences, on the same tokens, from no memory and training's."""
     trained_with, tgt_len = setting.model.mem_len, setting.train.tgt_len
@@ -55,7 +65,7 @@ def run(setting: Setting, lab: Lab) -> Result:
             "them, and a model that has a memory."
         )
     furthest = tgt_len + trained_with - 1  # distance that training has shown
-    tokens = lab.split(at_least=N_BLOCKS + 1).tokens
+    tokens = text_of(setting, lab)
 
     def model(attn_type: AttentionType, recurrence: bool) -> LanguageModel:
         variant = Variant(recurrence, attn_type)
@@ -187,4 +197,5 @@ STUDY = Study(
     tables,
     pictures,
     statements,
+    text_of,
 )

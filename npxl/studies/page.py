@@ -36,7 +36,9 @@ def shown(cell: Cell) -> str:
     """A cell of a table as it is shown, everywhere."""
     if cell is None:
         return ""
-    return f"{cell:,.4g}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:#,.4g}".rstrip(".") if abs(cell) < 1000 else f"{cell:,.0f}"
+    return f"{cell:,}" if isinstance(cell, int) else cell
 
 
 def duration(seconds: float) -> str:

@@ -66,11 +66,17 @@ def random_model(draw: np.random.Generator) -> TransformerXL:
     return TransformerXL(config, seed=int(draw.integers(2**31)), dtype=np.float64)
 
 
+def text_of(setting: Setting, lab: Lab) -> Array:
+    """Tokens that have a text as long as the reach, one before it, and a target."""
+    reach = setting.model.n_layer * setting.model.mem_len
+    return np.asarray(lab.split(at_least=reach + 3).tokens, np.int64)
+
+
 def run(setting: Setting, lab: Lab) -> Result:
     """The reach of random configurations, bit by bit; and three influences in a trained model."""
     window = setting.model.mem_len + 1
     reach = setting.model.n_layer * (window - 1)
-    tokens = np.asarray(lab.split(at_least=reach + 3).tokens, np.int64)
+    tokens = text_of(setting, lab)
 
     def exact() -> list[dict[str, Any]]:
         found = []
@@ -194,7 +200,7 @@ def pictures(result: Result) -> Iterable[Picture]:
         "Influence by distance",
         "In a trained model: the norm of the gradient of a loss, what attention passes on "
         "through all layers, and how far the prediction moves when a token is exchanged. Beyond "
-        f"the reach (dotted) the largest is {_beyond(result)}.",
+        f"the reach (dotted) the largest is {_beyond(result):g}.",
         f"Three curves from distance 0 to {reach}, each divided by its first value: {ends}.",
         influences,
         (7.0, 4.2),
@@ -208,14 +214,14 @@ def statements(result: Result) -> Iterable[Statement]:
         "A prediction depends on exactly the N (W − 1) tokens before it.",
         all(each["wrong"] == 0 and each["furthest"] == each["reach"] for each in exact),
         f"{sum(each['wrong'] for each in exact)} of "
-        f"{sum(len(each['moved']) ** 2 for each in exact)} pairs of tokens and predictions of "
+        f"{sum(len(each['moved']) ** 2 for each in exact):,} pairs of tokens and predictions of "
         f"{len(exact)} configurations differ from it",
     )
     beyond = _beyond(result)
     yield Statement(
         "The trained model's does, too.",
         beyond == 0 and result["exchange"][-2] > 0,
-        f"beyond {reach} tokens the largest influence is {beyond}",
+        f"Beyond {reach} tokens the largest influence is {beyond:g}",
     )
     window = result["window"]
     gradient = np.array(result["gradient"])
@@ -224,7 +230,7 @@ def statements(result: Result) -> Iterable[Statement]:
         f"Context grows with depth beyond what one layer sees: at least {_SHARE:.0%} of the "
         "gradient is there.",
         share >= _SHARE,
-        f"{share:.1%} of the gradient is on tokens that are further than the window of {window}",
+        f"{share:.2%} of the gradient is on tokens that are further than the window of {window}",
     )
 
 
@@ -257,4 +263,5 @@ STUDY = Study(
     tables,
     pictures,
     statements,
+    text_of,
 )

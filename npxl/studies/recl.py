@@ -80,10 +80,15 @@ class Setting:
     """Attention lengths to choose from, in multiples of that of the model's own training."""
 
 
+def text_of(setting: Setting, lab: Lab) -> Array:
+    """Tokens that have so many positions after the longest context."""
+    split = lab.split(at_least=setting.longest + setting.n_positions)
+    return np.asarray(split.tokens, np.int64)
+
+
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by context of all models, until none gains by more of it, and the groups' RECL."""
-    split = lab.split(at_least=setting.longest + setting.n_positions)
-    tokens = np.asarray(split.tokens, np.int64)
+    tokens = text_of(setting, lab)
     places = np.linspace(setting.longest, len(tokens) - 1, setting.n_positions).astype(int)
     transformers = {
         name: lab.transformer(*variant.of(setting.model, setting.train))
@@ -270,9 +275,9 @@ def statements(result: Result) -> Iterable[Statement]:
         )
         longer = [_is_longer(*ours[first], *ours[name]) for name in others]
         yield Statement(
-            f"{first} has a longer effective context than {' and '.join(others)}.",
+            f"{first} has a longer effective context than others: {', '.join(others)}.",
             None if None in longer and False not in longer else all(longer),
-            f"at r = {RATIOS[0]:g} it is {_spelled(*ours[first])} tokens, {ratios}",
+            f"At r = {RATIOS[0]:g} it is {_spelled(*ours[first])} tokens, {ratios}",
         )
 
 
@@ -299,4 +304,5 @@ STUDY = Study(
     tables,
     pictures,
     statements,
+    text_of,
 )  # fmt: skip

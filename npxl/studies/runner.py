@@ -27,6 +27,8 @@ class Outcome:
     ----------
     study, setting, result
         The study, in which setting it was run, and what it returned.
+    label
+        What its files are called.
     quick
         Whether the setting is the quick one.
     seconds, training_seconds
@@ -36,6 +38,7 @@ class Outcome:
     study: Study
     setting: Any
     result: Result
+    label: str
     quick: bool
     seconds: float
     training_seconds: float
@@ -99,25 +102,40 @@ def conduct(
         When the text or what the folder holds cannot be used, the folder not be written, or the
         setting not be measured.
     """
-    setting = study.quick if quick else study.full
+    setting, lab = _begin(study, folder, quick, corpus, console)
     label = f"{study.name}-quick" if quick else study.name
-    if corpus is not None and not hasattr(setting, "corpus"):
-        raise NpxlError(f"The study {study.name} reads no text: leave out the corpus.")
-    is_another = corpus is not None and corpus != setting.corpus
-    if is_another:
-        setting = replace(setting, corpus=corpus)
-    lab = Lab(folder, study.name, setting, console)
-    if is_another:
+    if setting != (study.quick if quick else study.full):
         label += f"-{Path(lab.corpus.name).stem}"
-    _make(folder / "parts")
     result = json.loads(json.dumps(study.run(setting, lab)))  # the same as it is read again
-    outcome = Outcome(study, setting, result, quick, lab.seconds, lab.training_seconds)
+    outcome = Outcome(study, setting, result, label, quick, lab.seconds, lab.training_seconds)
     write_json(folder / f"{label}.json", outcome.as_json())
     for n, picture in enumerate(outcome.pictures, start=1):
         svg = drawn(picture)  # which takes a while, in which no file is half written
         with atomic_write(folder / f"{label}-{n}.svg") as file:
             file.write(svg)
     return outcome
+
+
+def admit(study: Study, folder: Path, quick: bool = False, corpus: str | None = None) -> None:
+    """NpxlError when `conduct` would refuse these before it trains anything."""
+    setting, lab = _begin(study, folder, quick, corpus, None)
+    if study.text is not None:
+        study.text(setting, lab)
+
+
+def _begin(
+    study: Study, folder: Path, quick: bool, corpus: str | None, console: Console | None
+) -> tuple[Any, Lab]:
+    setting = study.quick if quick else study.full
+    if corpus is not None and not hasattr(setting, "corpus"):
+        raise NpxlError(f"The study {study.name} reads no text: leave out the corpus.")
+    if corpus is not None and corpus != setting.corpus:
+        setting = replace(setting, corpus=corpus)
+    lab = Lab(folder, study.name, setting, console)
+    if study.text is not None:
+        _ = lab.corpus  # NpxlError before a folder is made
+    _make(folder / "parts")
+    return setting, lab
 
 
 def _make(folder: Path) -> None:

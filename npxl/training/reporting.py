@@ -77,10 +77,18 @@ class ConsoleReporter(Reporter):
 
     When nobody reads the console any more, because its pipe is closed, the reports end and the
     training goes on.
+
+    Parameters
+    ----------
+    console
+        Where to report.
+    says_how_to_resume
+        Whether a run that was stopped is continued by `npxl train`, which is then said.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, says_how_to_resume: bool = True) -> None:
         self._console = console
+        self._says_how_to_resume = says_how_to_resume
         self._lines = _Lines()
         self._live = Live(self._lines, console=console)
         self._left: TimeLeft | None = None
@@ -184,11 +192,10 @@ class ConsoleReporter(Reporter):
         if progress.step == progress.steps:
             self._print(f"Finished after {progress.step} steps; the run is in {run.folder}")
         else:
+            command = f"npxl train --out {shlex.quote(str(run.folder))} --resume"
+            how = f" Continue with:\n{command}" if self._says_how_to_resume else ""
             of = "" if progress.steps is None else f" of {progress.steps}"
-            self._print(
-                f"Stopped after step {progress.step}{of}; everything is saved. Continue with:\n"
-                f"npxl train --out {shlex.quote(str(run.folder))} --resume"
-            )
+            self._print(f"Stopped after step {progress.step}{of}; everything is saved.{how}")
 
     def _print(self, line: str) -> None:
         try:
