@@ -261,6 +261,7 @@ SEGMENTS = [
     Segment(2, 37, 0, 1, 1, 15, 1),
     Segment(1, 1, 139, 2, 48, 16, 100),
     Segment(1, 5, 600, 1, 3, 5, 590),  # more keys than a chunk
+    Segment(1, 70, 450, 1, 2, 3, 60),  # so many that blocks are larger
 ]
 
 

@@ -7,9 +7,9 @@ score in column c = j + (q − 1 − i): the left shift of the paper's appendix 
 at which a tile of them is stored.  Cells that no query of a tile sees are not computed; those that
 only some of its queries see are, and go nowhere.
 
-The scores are never all there at once: the rows of 32 queries live and die in the second cache.
-The backward pass computes them again, and the probabilities from each query's largest score and the
-normalizer of its exponentials (Dao et al. 2022), so that nothing of size q · K is kept.
+The scores are never all there at once: the rows of 32 queries, or of 64, live and die in the second
+cache.  The backward pass computes them again, and the probabilities from each query's largest score
+and the normalizer of its exponentials (Dao et al. 2022), so that nothing of size q · K is kept.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _MARGIN = 2 * TILE_COLUMNS
 _BLOCK = 32
 """Queries that are handled together, so that a key is loaded once for all; whole tiles of them."""
 
+_MANY_KEYS = 512
+"""From which on twice as many are: keys then come from further away than the second cache."""
+
 _CHUNK = 8192
 """Numbers of the rows that they meet before the next ones: as many as stay in the first cache."""
 
@@ -38,6 +41,7 @@ class Extent(NamedTuple):
     """What the queries see: as above, but no keys before `first`, and that many distances.
 
     Column n_distances − 1 − δ of what is packed is for distance δ; column 0 for all further ones.
+    `block` queries are handled together.
     """
 
     n_queries: int
@@ -45,6 +49,7 @@ class Extent(NamedTuple):
     n_distances: int
     window: int
     first: int
+    block: int
 
 
 @kernel
@@ -61,8 +66,9 @@ def relative_attention_heads_forward(
     Only the heads of range(*heads) are computed: attended [B, q, H, E], and what the backward pass
     needs, largest and normalizer [B, H, q].
     """
-    extent = Extent(query.shape[1], key.shape[1], key.shape[1], window, 0)
-    scores = np.zeros((_BLOCK, extent.n_keys + 2 * _MARGIN), query.dtype)
+    n_keys = key.shape[1]
+    extent = Extent(query.shape[1], n_keys, n_keys, window, 0, _block_of(n_keys))
+    scores = np.zeros((extent.block, extent.n_keys + 2 * _MARGIN), query.dtype)
     relative_t = pack_transposed(relative, heads)
     for b in range(query.shape[0]):
         query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
@@ -94,8 +100,9 @@ def packed_attention_heads_forward(
     tile = start // TILE_COLUMNS
     base = tile * TILE_COLUMNS
     n_queries = query.shape[1]
-    extent = Extent(n_queries, stop - base, n_distances, window, start - base)
-    scores = np.zeros((_BLOCK, extent.n_keys + 2 * _MARGIN), query.dtype)
+    n_keys = stop - base
+    extent = Extent(n_queries, n_keys, n_distances, window, start - base, _block_of(n_keys))
+    scores = np.zeros((extent.block, extent.n_keys + 2 * _MARGIN), query.dtype)
     largest = np.empty(n_queries, query.dtype)
     normalizer = np.empty((query.shape[2], n_queries), query.dtype)
     n_heads, padded = heads[1] - heads[0], values.shape[3]
@@ -122,8 +129,8 @@ def _attend(
     """
     n_queries, n_keys = extent.n_queries, extent.n_keys
     one = scores.dtype.type(1)
-    for block in range(0, n_queries, _BLOCK):
-        end = min(block + _BLOCK, n_queries)
+    for block in range(0, n_queries, extent.block):
+        end = min(block + extent.block, n_queries)
         # A = (q + u)ᵀ k + (q + v)ᵀ r
         _score(query_u, query_v, key_t, relative_t, block, extent, scores)
         # ã, but for the normalizer
@@ -173,15 +180,16 @@ def relative_attention_heads_backward(
     """
     n_streams, n_queries, _, width = query.shape
     n_keys, value_width = key.shape[1], value.shape[3]
-    extent = Extent(n_queries, n_keys, n_keys, window, 0)
+    extent = Extent(n_queries, n_keys, n_keys, window, 0, _block_of(n_keys))
     row_length = n_keys + 2 * _MARGIN
     dtype = query.dtype
-    scores = np.zeros((_BLOCK, row_length), dtype)  # A, then ã
-    d_scores = np.zeros((_BLOCK, row_length), dtype)  # dã, then dA
+    scores = np.zeros((extent.block, row_length), dtype)  # A, then ã
+    d_scores = np.zeros((extent.block, row_length), dtype)  # dã, then dA
     relatives, relative_t = pack(relative, heads), pack_transposed(relative, heads)
     n_heads, padded = len(relatives), round_up(width, TILE_COLUMNS)
     d_relatives = np.zeros((n_heads, n_keys + TILE_ROWS, relatives.shape[2]), dtype)
-    d_query_u, d_query_v = np.empty((_BLOCK, padded), dtype), np.empty((_BLOCK, padded), dtype)
+    d_query_u = np.empty((extent.block, padded), dtype)
+    d_query_v = np.empty((extent.block, padded), dtype)
     for b in range(n_streams):
         query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
         keys, key_t = pack(key[b], heads), pack_transposed(key[b], heads)
@@ -190,8 +198,8 @@ def relative_attention_heads_backward(
         d_values = np.zeros((n_heads, n_keys + TILE_ROWS, d_out.shape[2]), dtype)
         for n in range(n_heads):
             h = heads[0] + n
-            for block in range(0, n_queries, _BLOCK):
-                end = min(block + _BLOCK, n_queries)
+            for block in range(0, n_queries, extent.block):
+                end = min(block + extent.block, n_queries)
                 # A = (q + u)ᵀ k + (q + v)ᵀ r
                 _score(query_u[n], query_v[n], key_t[n], relative_t[n], block, extent, scores)
                 # dã = ō vᵀ
@@ -240,6 +248,12 @@ def relative_attention_heads_backward(
 
 
 @kernel
+def _block_of(n_keys):
+    """How many queries are handled together."""
+    return 2 * _BLOCK if n_keys >= _MANY_KEYS else _BLOCK
+
+
+@kernel
 def _visible(i, extent):
     """The keys start … stop − 1 that query i sees."""
     stop = extent.n_keys - (extent.n_queries - 1 - i)
@@ -272,7 +286,7 @@ def _score_positions(query_v, relative_t, block, extent, scores):
     """
     n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, width, row_length = query_v.shape[1], relative_t.shape[1], scores.shape[1]
-    end = min(block + _BLOCK, n_queries)
+    end = min(block + extent.block, n_queries)
     shared = n_keys - extent.n_distances  # columns of distances that share one
     first_column = max(0, _first_column(end - 1, extent) - shared)
     for r in range(first_column - first_column % TILE_COLUMNS, extent.n_distances, TILE_COLUMNS):
@@ -291,7 +305,7 @@ def _score_positions(query_v, relative_t, block, extent, scores):
 def _score_far_positions(query_v, relative_t, block, extent, scores):
     """Put (q_i + v)ᵀ r there, with r's first column, for distances that have none of their own."""
     n_queries, width = extent.n_queries, relative_t.shape[1]
-    for i in range(block, min(block + _BLOCK, n_queries)):
+    for i in range(block, min(block + extent.block, n_queries)):
         start, _ = _visible(i, extent)
         stop = extent.n_keys - extent.n_distances - (n_queries - 1 - i)
         if start < stop:
@@ -309,7 +323,7 @@ def _multiply_by_key(x, y_t, block, extent, cells, add):
     """
     n_queries = extent.n_queries
     padded, width, row_length = x.shape[1], y_t.shape[1], cells.shape[1]
-    end = min(block + _BLOCK, n_queries)
+    end = min(block + extent.block, n_queries)
     low, _ = _visible(block, extent)
     _, high = _visible(end - 1, extent)
     for j in range(low - low % TILE_COLUMNS, high, TILE_COLUMNS):
@@ -331,7 +345,7 @@ def _add_by_key(cells, y, block, extent, out):
     """
     n_queries = extent.n_queries
     padded, row_length = y.shape[1], cells.shape[1]
-    end = min(block + _BLOCK, n_queries)
+    end = min(block + extent.block, n_queries)
     low, _ = _visible(block, extent)
     _, high = _visible(end - 1, extent)
     size = _rows_of_a_chunk(padded)
@@ -354,7 +368,7 @@ def _add_by_distance(cells, y, block, extent, out):
     """out[i − block] += Σ_c cells_i,c−(q−1−i) y_c over the columns c of distances that i has."""
     n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, row_length = y.shape[1], cells.shape[1]
-    end = min(block + _BLOCK, n_queries)
+    end = min(block + extent.block, n_queries)
     size = _rows_of_a_chunk(padded)
     for chunk in range(_first_column(end - 1, extent), n_keys, size):
         for first in range(block, end, TILE_ROWS):
@@ -374,7 +388,7 @@ def _add_to_keys(cells, x, block, extent, out):
     """out[j] += Σ_i cells_ij x_i over the block's queries i that see key j; x [q, D′]."""
     n_queries, n_keys, window = extent.n_queries, extent.n_keys, extent.window
     padded, row_length, n_memory = x.shape[1], cells.shape[1], n_keys - n_queries
-    end = min(block + _BLOCK, n_queries)
+    end = min(block + extent.block, n_queries)
     low, _ = _visible(block, extent)
     _, high = _visible(end - 1, extent)
     for j in range(low, high, TILE_ROWS):
@@ -393,7 +407,7 @@ def _add_to_distances(cells, x, block, extent, out):
     """out[c] += Σ_i cells_i,c−(q−1−i) x_i over the block's queries i that have that distance."""
     n_queries, n_keys = extent.n_queries, extent.n_keys
     padded, row_length = x.shape[1], cells.shape[1]
-    end = min(block + _BLOCK, n_queries)
+    end = min(block + extent.block, n_queries)
     for c in range(_first_column(end - 1, extent), n_keys, TILE_ROWS):
         # Of the block's queries, those that are late enough to have one of these four distances.
         i = max(block, n_queries - c - TILE_ROWS)
