@@ -16,7 +16,7 @@ def cases(n: int) -> Iterator[Case]:
     """The first n of a fixed sequence of examples, so that whoever runs it finds the same."""
     for seed in range(n):
         draw = np.random.default_rng([seed, 5])
-        longest = (6, 6, 14)[seed % 3]
+        longest = 80 if seed % 12 == 11 else (6, 6, 14)[seed % 3]  # more than a tile or two
         lengths = tuple(int(n) for n in draw.integers(1, longest + 1, size=draw.integers(1, 6)))
         batch_size, position, row = (int(n) for n in draw.integers((1, 0, 0), (4, 24, 3)))
         yield Case(batch_size, lengths, position, row, seed)
