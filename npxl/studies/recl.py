@@ -246,6 +246,11 @@ def pictures(result: Result) -> Iterable[Picture]:
         axes = figure.subplots()
         for name, losses in result["loss"].items():
             axes.plot(result["contexts"], losses, ".-", label=name)
+        # The shortest context, which a model may not be made for, would hide what follows it.
+        every = result["loss"].values()
+        low, high = min(map(min, every)), max(losses[:2][-1] for losses in every)
+        margin = 0.1 * (high - low)
+        axes.set_ylim(low - margin, high + 3 * margin)
         axes.set(xlabel="context, tokens", ylabel="loss, nats")
         axes.legend()
 
@@ -256,7 +261,7 @@ def pictures(result: Result) -> Iterable[Picture]:
     yield Picture(
         "Loss by context",
         "Mean loss of the same tokens after so many tokens before them; what a model gains from "
-        "more of them is what its effective context is measured by.",
+        "more of them is what its effective context is measured by. What lies above is cut off.",
         f"A curve for each model, from {result['contexts'][0]} to {result['contexts'][-1]} tokens: "
         f"{ends}.",
         draw,
