@@ -49,8 +49,8 @@ draws 10,000 for each check and each way to read a model.
 
 This page is what `python tests/broken_matrix.py > docs/broken_models.md` writes. The tests hold its
 rows against the lines of the source, and with `--hypothesis-profile=thorough` against the checks.
-What a fault of a kernel reads beside its tiles depends on the width of vectors, and with it who else
-notices: these are rows of a processor with AVX-512.
+What a fault of a kernel reads beside its tiles depends on the width of vectors, and with it who
+else notices: these are rows of a processor with AVX-512.
 """
 
 
