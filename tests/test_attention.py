@@ -640,3 +640,15 @@ def test_very_large_scores_do_not_overflow():
     a = probabilities(LONG, p._replace(weights=weights))
     np.testing.assert_allclose(a.sum(-1), 1, rtol=1e-14)
     assert all(np.isfinite(g).all() for g in gradients(LONG, p._replace(weights=weights)).values())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_kept_has_the_precision_of_the_queries(dtype):
+    """Else kernels would compute in another one, more slowly."""
+    draw = np.random.default_rng(5)
+    query, key, value = (draw.standard_normal((2, 3, 2, 4)).astype(dtype) for _ in range(3))
+    relative, u, v = (draw.standard_normal(n).astype(dtype) for n in ((3, 2, 4), (2, 4), (2, 4)))
+    attended, cache = attend_forward(query, key, value, relative, u, v, 3, None)
+    kept = [each for each in cache if isinstance(each, np.ndarray)]
+    assert len(kept) >= 6
+    assert {each.dtype for each in (attended, *kept)} == {np.dtype(dtype)}
