@@ -414,3 +414,14 @@ def test_a_case_reads_like_one():
     case = Case(batch_size=2, lengths=(3, 1), position=5, row=3)
     assert (case.length, case.at) == (4, (1, 1))
     np.testing.assert_array_equal(case.text(WindowedLinear()), case.text(WindowedLinear()))
+
+
+def test_a_model_that_is_sure_of_its_text_is_not_accused():
+    """Its gradients are of p − 1 with p nearly 1, which is no more exact than 1 is."""
+    config = ModelConfig(
+        vocab_size=6, n_layer=1, n_head=2, d_model=6, d_head=5, d_inner=1, mem_len=0,
+        attn_type="al-rfou", clamp_len=2, pre_lnorm=True, tie_weight=False, d_embed=66,
+        cutoffs=(1, 4, 5), div_val=4,
+    )  # fmt: skip
+    case = Case(batch_size=1, lengths=(4, 5, 1), seed=203)
+    CHECKS["check_gradient_linearity"](NpxlModel(model_for(config, 46)), case)
