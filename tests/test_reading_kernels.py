@@ -234,10 +234,8 @@ def test_packing_into_a_place_touches_nothing_else(seed, n, width, at):
     x = np.random.default_rng(seed).standard_normal((n, 3, width))
     length, padded = round_up(at + n, TILE_COLUMNS), round_up(width, TILE_COLUMNS)
     for into, into_t in zip(forms(pack_into), forms(pack_transposed_into), strict=True):
-        y, y_t = (
-            np.zeros((4, length, padded)),
-            np.zeros((4, length // TILE_COLUMNS, width, TILE_COLUMNS)),
-        )
+        y = np.zeros((4, length, padded))
+        y_t = np.zeros((4, length // TILE_COLUMNS, width, TILE_COLUMNS))
         into(y, 2, at, read_only(x), (1, 3))
         into_t(y_t, 2, at, read_only(x), (1, 3))
         expected = np.zeros_like(y)

@@ -320,9 +320,9 @@ def attention_gradients(n_queries, n_memory, width, value_width, window, dropatt
     return [gradient[..., heads.start : heads.stop, :] for gradient in (*gradients, d_u, d_v)]
 
 
+C = vectors.TILE_COLUMNS
 # With blocks of two tiles, all but the last of these have several, and end with a part of a tile.
 # There are windows that begin within tiles and wide ones, and heads that take one tile or two.
-C = vectors.TILE_COLUMNS
 CASES = [
     (11, 3 * C - 2, 3, 5, C - 4, 0.0, range(1, 2)),
     (11, C - 7, C + 1, C + 2, 6, 0.3, range(1, 2)),

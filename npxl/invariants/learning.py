@@ -18,7 +18,7 @@ from npxl.invariants.slopes import TOLERANCE, direction, require_that_writing_ma
 Array = NDArray[Any]
 
 _SATURATED = 1e-3
-"""Gradients that are smaller, for a cotangent of 1, are of a model that is sure of its text."""
+"""Where all gradients are smaller, for a cotangent of 1, a model is sure of its text."""
 
 
 class _Segment(NamedTuple):
@@ -117,8 +117,8 @@ def check_gradient_linearity(implementation: Gradients, case: Case) -> Finding:
     size = max(float(np.abs(g).max(initial=0)) for each in (of_a, of_b) for g in each.values())
     if size == 0:
         raise Vacuous("All gradients are zero.")
-    # A probability p that is nearly 1 leaves of p − 1 what rounding leaves.
-    size = max(size, _SATURATED * float(np.abs([a, b]).max()))
+    if size < _SATURATED * float(np.abs([a, b]).max()):
+        raise Vacuous("Of p − 1, with p nearly 1, rounding leaves little: all gradients are tiny.")
     largest, tolerance = 0.0, 100 * implementation.tolerance
     for name in of_a:
         for found, expected, what in (
