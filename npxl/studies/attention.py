@@ -21,7 +21,7 @@ from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.lab import Lab
-from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN
+from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, filling
 
 Array = NDArray[Any]
 
@@ -63,19 +63,15 @@ def by_distance(attention: Array) -> Array:
 def text_of(setting: Setting, lab: Lab) -> Streams | ShuffledStreams:
     """Streams of segments that fill the memory, and of those that are looked at."""
     tgt_len = setting.train.tgt_len
-    n_read = setting.n_streams * (_filling(setting) + setting.n_segments) * tgt_len
+    n_segments = filling(setting.model, setting.train) + setting.n_segments
+    n_read = setting.n_streams * n_segments * tgt_len
     return lab.split(at_least=n_read + 1).streams(setting.n_streams, tgt_len)
-
-
-def _filling(setting: Setting) -> int:
-    """Segments until the memory is full."""
-    return -(-setting.model.mem_len // setting.train.tgt_len)
 
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Means over all queries of segments that are read with full memory."""
     mem_len, tgt_len = setting.model.mem_len, setting.train.tgt_len
-    skipped, streams = _filling(setting), text_of(setting, lab)
+    skipped, streams = filling(setting.model, setting.train), text_of(setting, lab)
     model = lab.transformer(setting.model, setting.train)
 
     def measure() -> dict[str, Any]:

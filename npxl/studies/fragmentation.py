@@ -23,7 +23,14 @@ from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Cell, Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_7
-from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
+from npxl.studies.settings import (
+    FULL_MODEL,
+    FULL_TRAIN,
+    QUICK_MODEL,
+    QUICK_TRAIN,
+    Variant,
+    filling,
+)
 from npxl.studies.statistics import N_BLOCKS, Estimate, over_blocks, over_text
 from npxl.threads import available_cores
 
@@ -52,18 +59,14 @@ _LABELS = {
 def text_of(setting: Setting, lab: Lab) -> Array:
     """Tokens of as many segments as there are blocks, after those that fill the memory."""
     tgt_len = setting.train.tgt_len
-    return lab.split(at_least=(_filling(setting) + N_BLOCKS) * tgt_len + 1).tokens
-
-
-def _filling(setting: Setting) -> int:
-    """Segments until the memory is full."""
-    return -(-setting.model.mem_len // setting.train.tgt_len)
+    n_segments = filling(setting.model, setting.train) + N_BLOCKS
+    return lab.split(at_least=n_segments * tgt_len + 1).tokens
 
 
 def run(setting: Setting, lab: Lab) -> Result:
     """Losses by position in the segment, of the same tokens: with memory and without."""
     tgt_len = setting.train.tgt_len
-    full, tokens = _filling(setting), text_of(setting, lab)
+    full, tokens = filling(setting.model, setting.train), text_of(setting, lab)
     recurrent, isolated = (
         lab.transformer(*Variant(recurrence).of(setting.model, setting.train))
         for recurrence in (True, False)

@@ -32,6 +32,11 @@ class Variant(NamedTuple):
         return f"{'' if self.recurrence else 'no '}recurrence, {self.attn_type}, {self.loss} loss"
 
 
+def filling(model: ModelConfig, train: TrainConfig) -> int:
+    """Segments of training until the memory is full."""
+    return -(-model.mem_len // train.tgt_len)
+
+
 def configurations(name: str) -> tuple[Any, TrainConfig]:
     """Those of a preset; the validation text is scored once, and chooses no model."""
     chosen = preset(name)
