@@ -29,7 +29,7 @@ from npxl.kernels.cross_entropy import (
     cross_entropy_forward,
     log_softmax_rows,
 )
-from npxl.kernels.exponential import _exp_float32, exp
+from npxl.kernels.exponential import _exp_float32, exp, exponentiate
 from npxl.kernels.normalization import layer_norm_rows_backward, layer_norm_rows_forward
 from npxl.kernels.random_mask import drop, keep, mix
 from npxl.kernels.rectifier import rectify_backward, rectify_forward
@@ -160,7 +160,7 @@ strides = st.integers(0, 40)
     starts=st.tuples(*[st.integers(0, 20)] * 3),
     a_strides=st.tuples(strides, strides),
     b_stride=strides,
-    out_stride=st.integers(TILE_COLUMNS, 40),
+    out_stride=st.integers(TILE_COLUMNS, TILE_COLUMNS + 8),
     n=st.integers(0, 20),
     add=st.booleans(),
 )
@@ -168,14 +168,14 @@ def test_multiply_tile(dtype, seed, starts, a_strides, b_stride, out_stride, n, 
     draw = np.random.default_rng(seed)
     a_start, b_start, out_start = starts
     rows, columns, inner = np.arange(TILE_ROWS)[:, None], np.arange(TILE_COLUMNS), np.arange(n)
-    a_places = a_start + rows * a_strides[0] + inner * a_strides[1]  # [4, n]
+    a_places = a_start + rows * a_strides[0] + inner * a_strides[1]  # [R, n]
     b_places = b_start + inner[:, None] * b_stride + columns  # [n, C]
-    out_places = out_start + rows * out_stride + columns  # [4, C]
+    out_places = out_start + rows * out_stride + columns  # [R, C]
     # What does not belong to the parts is NaN in A and B; in out it is to stay what it is.
     a, b = np.full((2, 1000), np.nan, dtype)
     a[a_places] = draw.standard_normal(a_places.shape)
     b[b_places] = draw.standard_normal(b_places.shape)
-    before = draw.standard_normal(200).astype(dtype)
+    before = draw.standard_normal(400).astype(dtype)
     product = a[a_places].astype(np.float64) @ b[b_places]
     expected = before.astype(np.float64)
     expected[out_places] = product + add * expected[out_places]
@@ -262,7 +262,14 @@ SEGMENTS = [
     Segment(1, 1, 139, 2, 48, 16, 100),
     Segment(1, 5, 600, 1, 3, 5, 590),  # more keys than a chunk
     Segment(1, 70, 450, 1, 2, 3, 60),  # so many that blocks are larger
+    # So many that they are met in several parts, of which some queries see none or a few.
+    Segment(1, 140, 1000, 1, 2, 3, 1010, True),
+    Segment(1, 40, 2050, 2, 3, 2, 20),
 ]
+
+
+SMALL = {"_BLOCK": 2 * TILE_ROWS, "_KEYS": TILE_COLUMNS}
+"""Queries and keys that are handled together, so few that a small segment has several parts."""
 
 
 class Arrays(NamedTuple):
@@ -413,11 +420,11 @@ def test_relative_attention(dtype, segment, seed):
 
 
 @dtypes
-@given(segment=segments(12, 20, 17), seed=seeds)
+@given(segment=segments(3 * TILE_ROWS, 2 * TILE_COLUMNS, 17), seed=seeds)
 def test_relative_attention_as_plain_python(dtype, segment, seed):
-    """Down to the last kernel, with small blocks; no vector begins or ends outside of its array."""
+    """Down to the last kernel, in small parts; no vector begins or ends outside of its array."""
     kernels = relative_attention_heads_forward, relative_attention_heads_backward
-    forward, backward = (plain(function, _BLOCK=2 * TILE_ROWS) for function in kernels)
+    forward, backward = (plain(function, **SMALL) for function in kernels)
     with mock.patch.object(vectors, "_in_memory", within_bounds):
         check_attention(forward, backward, segment, dtype, seed)
 
@@ -434,7 +441,7 @@ def test_without_distances_content_decides_alone(dtype, segment):
     kernels = relative_attention_heads_forward, relative_attention_heads_backward
     both = [kernels]
     if segment.n_queries < 12:
-        both.append(tuple(plain(function, _BLOCK=2 * TILE_ROWS) for function in kernels))
+        both.append(tuple(plain(function, **SMALL) for function in kernels))
     for forward, backward in both:
         in_memory = vectors._in_memory if forward in kernels else within_bounds
         with mock.patch.object(vectors, "_in_memory", in_memory):
@@ -833,6 +840,35 @@ def test_the_polynomial_as_plain_python():
 def test_exp_of_float64_is_right_to_the_last_digits():
     grid = np.linspace(-700, 700, 100_001)
     assert_eq(compiled_exp(grid) / np.exp(grid), np.ones_like(grid), rtol=1e-15)
+
+
+@dtypes
+@given(st.integers(1, 5 * LANES), st.sampled_from([0.5, 5, 60, 1000]), seeds)
+def test_exponentiate(dtype, size, scale, seed):
+    row = np.random.default_rng(seed).standard_normal(size).astype(dtype)
+    exponents = (row - row.max()) * dtype(scale)
+    expected = np.exp(np.maximum(exponents.astype(np.float64), -87))
+    if dtype == np.float64:
+        expected = np.exp(exponents)
+    for function in forms(exponentiate):
+        beside = np.full(size + 2, np.nan, dtype)
+        weights = beside[1:-1]
+        weights[:] = row
+        total = function(weights, row.max(), dtype(scale))
+        lowest = 2e-38 if dtype == np.float32 else 0  # plain Python has smaller ones
+        assert_eq(weights, expected.astype(dtype), rtol=rounding(dtype), atol=lowest)
+        assert total == pytest.approx(expected.sum(), rel=rounding(dtype))
+        assert np.isnan(beside[[0, -1]]).all()
+
+
+@pytest.mark.parametrize("place", range(2 * LANES + 1))
+def test_exponentiate_keeps_what_is_not_a_number(place):
+    for function in forms(exponentiate):
+        row = np.zeros(2 * LANES + 1, np.float32)
+        row[place] = np.nan
+        assert np.isnan(function(row, np.float32(0), np.float32(1)))
+        assert np.isnan(row[place])
+        assert (np.delete(row, place) == 1).all()
 
 
 @pytest.mark.fault("hyungkwonko/umato #16", "numbagg #287")

@@ -119,6 +119,7 @@ EDGES = [
     (2, C - 1, C + 1, 2, 2, C),  # on both sides of a tile's edge
     (33, C, C + 64, 7, 40, C + 1),  # two blocks, and most distances share one row
     (4, C + 1, C + 24, 60, 99, 3),  # more distances than are needed
+    (100, 3, 8 * C, 8 * C, 7 * C, 3),  # many queries and keys, none of them far
 ]
 EDGES_OF_ONE = [*EDGES, (1, 3, 50, 60, 47, 4 * C), (1, 3, 36, 9, 99, 11 * C - 1)]
 

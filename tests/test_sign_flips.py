@@ -264,13 +264,14 @@ WASTEFUL = [
     ("_score_positions", "min(first + TILE_ROWS, n_queries) - 1"),
     ("_multiply_by_key", "end - 1"),
     ("_multiply_by_key", "min(first + TILE_ROWS, n_queries) - 1"),
-    ("_add_by_key", "end - 1"),
+    ("_last_column", "extent.last + extent.n_queries - 1"),
+    ("_seen_by_some", "end - 1"),
     ("_add_by_distance", "end - 1"),
     ("_add_by_distance", "min(first + TILE_ROWS, n_queries) - 1"),
     # More cells than share a distance, which are overwritten afterwards or not read.
     ("_score_far_positions", "extent.n_keys - extent.n_distances - (n_queries - 1 - i)"),
     ("_score_far_positions", "extent.n_keys - extent.n_distances"),
-    ("_score_far_positions", "_MARGIN + start"),
+    ("_score_far_positions", "at + stop - start"),
     # The last scores twice, of which one is the largest all the same; room behind what is found.
     ("row_maximum", "row.size - LANES + 1"),
     ("_weighted_sum", "padded - padded % (8 * LANES)"),
@@ -282,8 +283,16 @@ WASTEFUL = [
 ]
 
 
-# Of distances that share a column, which training does not have.
-FAR = ("_score_far_positions", "_first_column(end - 1, extent) - shared")
+# Of distances that share a column, of keys that are met in parts and of sums of exponentials, which
+# the backward pass does not have.
+FAR = (
+    "_score_far_positions",
+    "_first_column(end - 1, extent) - shared",
+    "_last_column(block, extent) - shared",
+    "_last_column",
+    "(first - block) * row_length + _MARGIN + j - extent.first",
+    "total += y",
+)
 
 
 def signs_of_kernels(*kernels):
@@ -321,15 +330,16 @@ def attention_gradients(n_queries, n_memory, width, value_width, window, dropatt
 
 
 C = vectors.TILE_COLUMNS
+N = 2 * vectors.TILE_ROWS + 3
 # With blocks of two tiles, all but the last of these have several, and end with a part of a tile.
 # There are windows that begin within tiles and wide ones, and heads that take one tile or two.
 CASES = [
-    (11, 3 * C - 2, 3, 5, C - 4, 0.0, range(1, 2)),
-    (11, C - 7, C + 1, C + 2, 6, 0.3, range(1, 2)),
+    (N, 3 * C - 2, 3, 5, C - 4, 0.0, range(1, 2)),
+    (N, C - 7, C + 1, C + 2, 6, 0.3, range(1, 2)),
     (C + 3, 4, 3, 5, 999, 0.0, range(1, 2)),
     (2, 1, 3, 2, 2, 0.0, range(1, 3)),
 ]
-SMALL_BLOCK = 2 * vectors.TILE_ROWS
+SMALL = {"_BLOCK": 2 * vectors.TILE_ROWS, "_KEYS": C}
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +357,7 @@ def is_right(right):
 
 def test_the_attention_kernel_as_plain_python_is_right(monkeypatch, right):
     monkeypatch.setattr(vectors, "_in_memory", within_bounds)
-    monkeypatch.setattr(attention, ATTENTION.__name__, plain(ATTENTION, _BLOCK=SMALL_BLOCK))
+    monkeypatch.setattr(attention, ATTENTION.__name__, plain(ATTENTION, **SMALL))
     assert is_right(right)
 
 
@@ -356,7 +366,7 @@ def test_every_sign_of_the_attention_kernel_matters(monkeypatch, right, module, 
     wrong = exchanged(module, function, n)
     wrong.py_func = wrong
     kernel = wrong if function.name == ATTENTION.__name__ else ATTENTION
-    kernel = plain(kernel, _BLOCK=SMALL_BLOCK, **{function.name: wrong})
+    kernel = plain(kernel, **SMALL, **{function.name: wrong})
     monkeypatch.setattr(attention, ATTENTION.__name__, kernel)
     monkeypatch.setattr(vectors, "_in_memory", within_bounds)
     try:
@@ -388,7 +398,7 @@ def test_a_readers_kernels_as_plain_python_are_right(monkeypatch, kernel):
     monkeypatch.setattr(vectors, "_in_memory", within_bounds)
     check, cases = READING[kernel]
     for memory in cases:
-        check([plain(kernel, _BLOCK=SMALL_BLOCK)], memory, np.float64, 1)
+        check([plain(kernel, **SMALL)], memory, np.float64, 1)
 
 
 @each(signs_of_reading())
@@ -400,7 +410,7 @@ def test_every_sign_of_a_readers_kernels_matters(monkeypatch, module, function, 
         if function.name not in kernels_called_by(kernel):
             continue
         root = wrong if function.name == kernel.__name__ else kernel
-        spoiled = plain(root, _BLOCK=SMALL_BLOCK, **{function.name: wrong})
+        spoiled = plain(root, **SMALL, **{function.name: wrong})
         for memory, largest in itertools.product(cases, (1, 1e4)):
             try:
                 with np.errstate(all="ignore"):

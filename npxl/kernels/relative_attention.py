@@ -7,9 +7,10 @@ score in column c = j + (q − 1 − i): the left shift of the paper's appendix 
 at which a tile of them is stored.  Cells that no query of a tile sees are not computed; those that
 only some of its queries see are, and go nowhere.
 
-The scores are never all there at once: the rows of 32 queries, or of 64, live and die in the second
-cache.  The backward pass computes them again, and the probabilities from each query's largest score
-and the normalizer of its exponentials (Dao et al. 2022), so that nothing of size q · K is kept.
+The scores are never all there at once: a block of queries meets some keys after the other, and
+what it has summed is made smaller when a larger score than before turns up (Milakov and Gimelshein
+2018).  The backward pass computes scores again, all those of a smaller block, and the probabilities
+from each query's largest score and the normalizer of its exponentials (Dao et al. 2022).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npxl.kernels import kernel
-from npxl.kernels.exponential import exp
+from npxl.kernels.exponential import exp, exponentiate
 from npxl.kernels.packing import pack, pack_biased, pack_transposed, round_up, unpack
 from npxl.kernels.random_mask import keep
 from npxl.kernels.vectors import TILE_COLUMNS, TILE_ROWS, multiply_tile, row_maximum
@@ -31,14 +32,17 @@ _BLOCK = 32
 """Queries that are handled together, so that a key is loaded once for all; whole tiles of them."""
 
 _MANY_KEYS = 512
-"""From which on twice as many are: keys then come from further away than the second cache."""
+"""From which on more are: keys then come from further away than the second cache."""
+
+_KEYS = 1024
+"""That many keys are met before the next ones: a block's scores then stay in the second cache."""
 
 _CHUNK = 8192
 """Numbers of the rows that they meet before the next ones: as many as stay in the first cache."""
 
 
 class Extent(NamedTuple):
-    """What the queries see: as above, but no keys before `first`, and that many distances.
+    """What the queries see: as above, but only keys from `first` to before `last`.
 
     Column n_distances − 1 − δ of what is packed is for distance δ; column 0 for all further ones.
     `block` queries are handled together.
@@ -48,8 +52,9 @@ class Extent(NamedTuple):
     n_keys: int
     n_distances: int
     window: int
-    first: int
     block: int
+    first: int
+    last: int
 
 
 @kernel
@@ -67,8 +72,9 @@ def relative_attention_heads_forward(
     needs, largest and normalizer [B, H, q].
     """
     n_keys = key.shape[1]
-    extent = Extent(query.shape[1], n_keys, n_keys, window, 0, _block_of(n_keys))
-    scores = np.zeros((extent.block, extent.n_keys + 2 * _MARGIN), query.dtype)
+    block = _block_of(n_keys, 4 * _BLOCK)
+    extent = Extent(query.shape[1], n_keys, n_keys, window, block, 0, n_keys)
+    scores = np.zeros((extent.block, min(n_keys, _KEYS) + 2 * _MARGIN), query.dtype)
     relative_t = pack_transposed(relative, heads)
     for b in range(query.shape[0]):
         query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)
@@ -101,8 +107,9 @@ def packed_attention_heads_forward(
     base = tile * TILE_COLUMNS
     n_queries = query.shape[1]
     n_keys = stop - base
-    extent = Extent(n_queries, n_keys, n_distances, window, start - base, _block_of(n_keys))
-    scores = np.zeros((extent.block, extent.n_keys + 2 * _MARGIN), query.dtype)
+    block = _block_of(n_keys, 4 * _BLOCK)
+    extent = Extent(n_queries, n_keys, n_distances, window, block, start - base, n_keys)
+    scores = np.zeros((extent.block, min(n_keys, _KEYS) + 2 * _MARGIN), query.dtype)
     largest = np.empty(n_queries, query.dtype)
     normalizer = np.empty((query.shape[2], n_queries), query.dtype)
     n_heads, padded = heads[1] - heads[0], values.shape[3]
@@ -131,27 +138,38 @@ def _attend(
     one = scores.dtype.type(1)
     for block in range(0, n_queries, extent.block):
         end = min(block + extent.block, n_queries)
-        # A = (q + u)ᵀ k + (q + v)ᵀ r
-        _score(query_u, query_v, key_t, relative_t, block, extent, scores)
-        # ã, but for the normalizer
+        largest[block:end] = -np.inf
+        normalizer[block:end] = 0  # Σ_j e^{(A_ij − largest_i) · scale} of the keys so far
+        low, high = _seen_by_some(block, end, extent)
+        for first in range(low - low % TILE_COLUMNS, high, _KEYS):
+            part = Extent(
+                n_queries, n_keys, extent.n_distances, extent.window, extent.block,
+                max(first, low), min(first + _KEYS, high),
+            )  # fmt: skip
+            # A = (q + u)ᵀ k + (q + v)ᵀ r
+            _score(query_u, query_v, key_t, relative_t, block, part, scores)
+            # ã, but for the normalizer
+            for i in range(block, end):
+                start, stop = _visible(i, part)
+                at = _MARGIN + start - part.first
+                row = scores[i - block, at : at + stop - start]
+                if start < stop:
+                    maximum = row_maximum(row)
+                    if not maximum <= largest[i]:  # nor if it is not a number
+                        factor = exp((largest[i] - maximum) * scale)
+                        normalizer[i] *= factor
+                        out[i] *= factor
+                        largest[i] = maximum
+                    normalizer[i] += exponentiate(row, largest[i], scale)
+                if dropout.threshold > 0:
+                    number = (h * n_queries + i) * n_keys + start  # of the row's first decision
+                    for j in range(row.size):
+                        row[j] *= keep(dropout, b, number + j)
+                _clear_margins(scores[i - block], at, at + row.size)
+            # Σ_j ã_ij v_j, but for the normalizer
+            _add_by_key(scores, values, block, part, out[block:])
         for i in range(block, end):
-            start, stop = _visible(i, extent)
-            row = scores[i - block, _MARGIN + start : _MARGIN + stop]
-            maximum = row_maximum(row)
-            total = scores.dtype.type(0)
-            for j in range(row.size):
-                weight = exp((row[j] - maximum) * scale)
-                row[j] = weight
-                total += weight
-            largest[i] = maximum
-            normalizer[i] = one / total
-            if dropout.threshold > 0:
-                number = (h * n_queries + i) * n_keys + start  # of the row's first decision
-                for j in range(row.size):
-                    row[j] *= keep(dropout, b, number + j)
-            _clear_margins(scores[i - block], start, stop)
-        # Σ_j ã_ij v_j, but for the normalizer
-        _add_by_key(scores, values, block, extent, out[block:])
+            normalizer[i] = one / normalizer[i]
 
 
 @kernel
@@ -180,7 +198,8 @@ def relative_attention_heads_backward(
     """
     n_streams, n_queries, _, width = query.shape
     n_keys, value_width = key.shape[1], value.shape[3]
-    extent = Extent(n_queries, n_keys, n_keys, window, 0, _block_of(n_keys))
+    block = _block_of(n_keys, 2 * _BLOCK)
+    extent = Extent(n_queries, n_keys, n_keys, window, block, 0, n_keys)
     row_length = n_keys + 2 * _MARGIN
     dtype = query.dtype
     scores = np.zeros((extent.block, row_length), dtype)  # A, then ã
@@ -213,20 +232,21 @@ def relative_attention_heads_backward(
                     inner = dtype.type(0)
                     for d in range(value_width):
                         inner += d_out[n, i, d] * attended[b, i, h, d]
+                    exponentiate(a, maximum, scale)
                     if dropout.threshold > 0:
                         number = (h * n_queries + i) * n_keys + start
                         for j in range(a.size):
                             kept = keep(dropout, b, number + j)
-                            p = exp((a[j] - maximum) * scale) * factor
+                            p = a[j] * factor
                             a[j] = p * kept
                             da[j] = p * (da[j] * kept - inner) * scale
                     else:
                         for j in range(a.size):
-                            p = exp((a[j] - maximum) * scale) * factor
+                            p = a[j] * factor
                             a[j] = p
                             da[j] = p * (da[j] - inner) * scale
-                    _clear_margins(scores[i - block], start, stop)
-                    _clear_margins(d_scores[i - block], start, stop)
+                    _clear_margins(scores[i - block], _MARGIN + start, _MARGIN + stop)
+                    _clear_margins(d_scores[i - block], _MARGIN + start, _MARGIN + stop)
                 # d(q + u) = dA k, d(q + v) = dX r
                 d_query_u[:] = 0
                 d_query_v[:] = 0
@@ -248,16 +268,25 @@ def relative_attention_heads_backward(
 
 
 @kernel
-def _block_of(n_keys):
+def _block_of(n_keys, of_many_keys):
     """How many queries are handled together."""
-    return 2 * _BLOCK if n_keys >= _MANY_KEYS else _BLOCK
+    return of_many_keys if n_keys >= _MANY_KEYS else _BLOCK
 
 
 @kernel
 def _visible(i, extent):
     """The keys start … stop − 1 that query i sees."""
-    stop = extent.n_keys - (extent.n_queries - 1 - i)
-    return max(extent.first, stop - extent.window), stop
+    end = extent.n_keys - (extent.n_queries - 1 - i)
+    stop = min(max(extent.first, end), extent.last)
+    return min(max(extent.first, end - extent.window), stop), stop
+
+
+@kernel
+def _seen_by_some(block, end, extent):
+    """The keys start … stop − 1, each of which one of the queries block … end − 1 sees."""
+    start, _ = _visible(block, extent)
+    _, stop = _visible(end - 1, extent)
+    return start, stop
 
 
 @kernel
@@ -267,8 +296,14 @@ def _first_column(last, extent):
 
 
 @kernel
+def _last_column(first, extent):
+    """One behind the column of the nearest distance that query `first`, or one after it, has."""
+    return min(extent.last + extent.n_queries - 1 - first, extent.n_keys)
+
+
+@kernel
 def _score(query_u, query_v, key_t, relative_t, block, extent, scores):
-    """Put the score of a block's query i for key j into scores[i − block, _MARGIN + j].
+    """Put the score of a block's query i for key j into scores[i − block, _MARGIN + j − first].
 
     What lies beside the keys that a query sees is left to chance.
     """
@@ -288,15 +323,17 @@ def _score_positions(query_v, relative_t, block, extent, scores):
     padded, width, row_length = query_v.shape[1], relative_t.shape[1], scores.shape[1]
     end = min(block + extent.block, n_queries)
     shared = n_keys - extent.n_distances  # columns of distances that share one
-    first_column = max(0, _first_column(end - 1, extent) - shared)
-    for r in range(first_column - first_column % TILE_COLUMNS, extent.n_distances, TILE_COLUMNS):
+    start = max(0, _first_column(end - 1, extent) - shared)
+    stop = _last_column(block, extent) - shared
+    for r in range(start - start % TILE_COLUMNS, stop, TILE_COLUMNS):
         c = shared + r
         for first in range(block, end, TILE_ROWS):
             last = min(first + TILE_ROWS, n_queries) - 1
-            if c + TILE_COLUMNS > _first_column(last, extent):
+            if _first_column(last, extent) < c + TILE_COLUMNS and c < _last_column(first, extent):
+                j = c - (n_queries - 1 - first)
                 multiply_tile(
                     query_v, first * padded, (padded, 1), relative_t, r * width, TILE_COLUMNS,
-                    scores, (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first),
+                    scores, (first - block) * row_length + _MARGIN + j - extent.first,
                     row_length + 1, width, False,
                 )  # fmt: skip
 
@@ -306,34 +343,34 @@ def _score_far_positions(query_v, relative_t, block, extent, scores):
     """Put (q_i + v)ᵀ r there, with r's first column, for distances that have none of their own."""
     n_queries, width = extent.n_queries, relative_t.shape[1]
     for i in range(block, min(block + extent.block, n_queries)):
-        start, _ = _visible(i, extent)
-        stop = extent.n_keys - extent.n_distances - (n_queries - 1 - i)
+        start, stop = _visible(i, extent)
+        stop = min(stop, extent.n_keys - extent.n_distances - (n_queries - 1 - i))
         if start < stop:
             score = scores.dtype.type(0)
             for d in range(width):
                 score += query_v[i, d] * relative_t[0, d, 0]
-            scores[i - block, _MARGIN + start : _MARGIN + stop] = score
+            at = _MARGIN + start - extent.first
+            scores[i - block, at : at + stop - start] = score
 
 
 @kernel
 def _multiply_by_key(x, y_t, block, extent, cells, add):
-    """cells[i − block, _MARGIN + j] = x_iᵀ y_j, or that much more, where query i sees key j.
+    """cells[i − block, _MARGIN + j − first] = x_iᵀ y_j, or that much more, if query i sees key j.
 
     x [q, D′], a row a query; y_t the keys' rows as `pack_transposed` gives them.
     """
     n_queries = extent.n_queries
     padded, width, row_length = x.shape[1], y_t.shape[1], cells.shape[1]
     end = min(block + extent.block, n_queries)
-    low, _ = _visible(block, extent)
-    _, high = _visible(end - 1, extent)
+    low, high = _seen_by_some(block, end, extent)
     for j in range(low - low % TILE_COLUMNS, high, TILE_COLUMNS):
         for first in range(block, end, TILE_ROWS):
-            start, _ = _visible(first, extent)
-            _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, extent)
+            start, stop = _seen_by_some(first, min(first + TILE_ROWS, n_queries), extent)
             if start < j + TILE_COLUMNS and j < stop:
                 multiply_tile(
                     x, first * padded, (padded, 1), y_t, j * width, TILE_COLUMNS,
-                    cells, (first - block) * row_length + _MARGIN + j, row_length, width, add,
+                    cells, (first - block) * row_length + _MARGIN + j - extent.first,
+                    row_length, width, add,
                 )  # fmt: skip
 
 
@@ -346,18 +383,16 @@ def _add_by_key(cells, y, block, extent, out):
     n_queries = extent.n_queries
     padded, row_length = y.shape[1], cells.shape[1]
     end = min(block + extent.block, n_queries)
-    low, _ = _visible(block, extent)
-    _, high = _visible(end - 1, extent)
+    low, high = _seen_by_some(block, end, extent)
     size = _rows_of_a_chunk(padded)
     for chunk in range(low, high, size):
         for first in range(block, end, TILE_ROWS):
-            start, _ = _visible(first, extent)
-            _, stop = _visible(min(first + TILE_ROWS, n_queries) - 1, extent)
+            start, stop = _seen_by_some(first, min(first + TILE_ROWS, n_queries), extent)
             j = max(chunk, start)
             for column in range(0, padded, TILE_COLUMNS):
                 multiply_tile(
-                    cells, (first - block) * row_length + _MARGIN + j, (row_length, 1),
-                    y, j * padded + column, padded,
+                    cells, (first - block) * row_length + _MARGIN + j - extent.first,
+                    (row_length, 1), y, j * padded + column, padded,
                     out, (first - block) * padded + column, padded,
                     min(chunk + size, stop) - j, True,
                 )  # fmt: skip
@@ -389,10 +424,9 @@ def _add_to_keys(cells, x, block, extent, out):
     n_queries, n_keys, window = extent.n_queries, extent.n_keys, extent.window
     padded, row_length, n_memory = x.shape[1], cells.shape[1], n_keys - n_queries
     end = min(block + extent.block, n_queries)
-    low, _ = _visible(block, extent)
-    _, high = _visible(end - 1, extent)
+    low, high = _seen_by_some(block, end, extent)
     for j in range(low, high, TILE_ROWS):
-        # Of the block's queries, those that see one of these four keys.
+        # Of the block's queries, those that see one of a tile's keys.
         i = max(block, j - n_memory)
         n_seeing = min(end, j + TILE_ROWS - 1 - n_memory + window) - i
         for column in range(0, padded, TILE_COLUMNS):
@@ -409,7 +443,7 @@ def _add_to_distances(cells, x, block, extent, out):
     padded, row_length = x.shape[1], cells.shape[1]
     end = min(block + extent.block, n_queries)
     for c in range(_first_column(end - 1, extent), n_keys, TILE_ROWS):
-        # Of the block's queries, those that are late enough to have one of these four distances.
+        # Of the block's queries, those that are late enough to have one of a tile's distances.
         i = max(block, n_queries - c - TILE_ROWS)
         corner = (i - block) * row_length + _MARGIN + c - (n_queries - 1 - i)
         for column in range(0, out.shape[1], TILE_COLUMNS):
@@ -427,6 +461,6 @@ def _rows_of_a_chunk(padded):
 
 @kernel
 def _clear_margins(row, start, stop):
-    """Zeros beside a row's keys, where other queries of a tile see up to three more."""
-    row[_MARGIN + start - TILE_ROWS : _MARGIN + start] = 0
-    row[_MARGIN + stop : _MARGIN + stop + TILE_ROWS] = 0
+    """Zeros beside row[start:stop], where other queries of a tile see some keys more."""
+    row[start - TILE_ROWS : start] = 0
+    row[stop : stop + TILE_ROWS] = 0

@@ -36,11 +36,13 @@ def _lanes() -> int:
 LANES = _lanes()
 """Numbers in a vector."""
 
-TILE_ROWS, TILE_COLUMNS = 4, 2 * LANES
-"""What `multiply_tile`, the micro-kernel, computes: eight vectors of sums stay in registers.
+TILE_ROWS, TILE_COLUMNS = LANES // 2, 2 * LANES
+"""What `multiply_tile`, the micro-kernel, computes: its sums take half of all registers.
 
-Shapes have C for the columns of a tile.
+Shapes have R for the rows of a tile and C for its columns.
 """
+
+_TILE_VECTORS = TILE_ROWS * TILE_COLUMNS // LANES
 
 
 def load(x: Array, start: int) -> Any:
@@ -68,6 +70,11 @@ def zeros(x: Array) -> Any:
     return np.zeros(LANES, x.dtype)
 
 
+def fill(x: Array, number: Any) -> Any:
+    """One number in every lane, in the precision of x, which it has."""
+    return np.full(LANES, number, x.dtype)
+
+
 def add(x: Any, y: Any) -> Any:
     """x + y."""
     return x + y
@@ -83,52 +90,60 @@ def maximum(x: Any, y: Any) -> Any:
     return np.where(x > y, x, y)
 
 
+def sum_of_lanes(vector: Any) -> Any:
+    """Σ of its numbers."""
+    return vector.sum()
+
+
 def largest_lane(vector: Any) -> Any:
     """The largest of its numbers."""
     return vector.max()
 
 
+def load_tile(x: Array, start: int, stride: int) -> Any:
+    """The tile [R, C] of x that begins at element `start`; `stride` elements from row to row."""
+    return _tile_in_memory(x, start, stride).copy()
+
+
+def store_tile(x: Array, start: int, stride: int, tile: Any) -> None:
+    """Overwrite what `load_tile` reads."""
+    _tile_in_memory(x, start, stride)[:] = tile
+
+
+def _tile_in_memory(x: Array, start: int, stride: int) -> Array:
+    numbers = _in_memory(x, start + (TILE_ROWS - 1) * stride + TILE_COLUMNS)[start:]
+    strides = (stride * x.itemsize, x.itemsize)
+    return np.lib.stride_tricks.as_strided(numbers, (TILE_ROWS, TILE_COLUMNS), strides)
+
+
+def zero_tile(x: Array) -> Any:
+    """A tile of zeros, in the precision of x."""
+    return np.zeros((TILE_ROWS, TILE_COLUMNS), x.dtype)
+
+
+def add_outer_product(
+    tile: Any, a: Array, a_start: int, stride: int, b: Array, b_start: int
+) -> Any:
+    """tile + a bᵀ, of R elements of a, `stride` apart, and C of b, which lie side by side."""
+    column = [_in_memory(a, a_start + r * stride + 1)[-1] for r in range(TILE_ROWS)]
+    return tile + np.outer(column, _in_memory(b, b_start + TILE_COLUMNS)[b_start:])
+
+
 @kernel
 def multiply_tile(a, a_start, a_strides, b, b_start, b_stride, out, out_start, out_stride, n, add):
-    """out = A B, or out += A B, of A [4, n], B [n, C] and out [4, C], parts of larger arrays.
+    """out = A B, or out += A B, of A [R, n], B [n, C] and out [R, C], parts of larger arrays.
 
-    C is TILE_COLUMNS.  Each part has the number of its first element, counted in memory from that
-    of its array, and strides in elements: A of its rows and columns, B and out of their rows, whose
-    entries lie side by side.
+    Each part has the number of its first element, counted in memory from that of its array, and
+    strides in elements: A of its rows and columns, B and out of their rows, whose entries lie side
+    by side.
     """
-    out_1 = out_start + out_stride
-    out_2 = out_1 + out_stride
-    out_3 = out_2 + out_stride
-    if add:
-        sum_00, sum_01 = load(out, out_start), load(out, out_start + LANES)
-        sum_10, sum_11 = load(out, out_1), load(out, out_1 + LANES)
-        sum_20, sum_21 = load(out, out_2), load(out, out_2 + LANES)
-        sum_30, sum_31 = load(out, out_3), load(out, out_3 + LANES)
-    else:
-        zero = zeros(out)
-        sum_00, sum_01, sum_10, sum_11 = zero, zero, zero, zero
-        sum_20, sum_21, sum_30, sum_31 = zero, zero, zero, zero
     row_stride, column_stride = a_strides
+    tile = load_tile(out, out_start, out_stride) if add else zero_tile(out)
     for _ in range(n):
-        b_0, b_1 = load(b, b_start), load(b, b_start + LANES)
-        x = broadcast(a, a_start)
-        sum_00, sum_01 = multiply_add(x, b_0, sum_00), multiply_add(x, b_1, sum_01)
-        x = broadcast(a, a_start + row_stride)
-        sum_10, sum_11 = multiply_add(x, b_0, sum_10), multiply_add(x, b_1, sum_11)
-        x = broadcast(a, a_start + 2 * row_stride)
-        sum_20, sum_21 = multiply_add(x, b_0, sum_20), multiply_add(x, b_1, sum_21)
-        x = broadcast(a, a_start + 3 * row_stride)
-        sum_30, sum_31 = multiply_add(x, b_0, sum_30), multiply_add(x, b_1, sum_31)
+        tile = add_outer_product(tile, a, a_start, row_stride, b, b_start)
         a_start += column_stride
         b_start += b_stride
-    store(out, out_start, sum_00)
-    store(out, out_start + LANES, sum_01)
-    store(out, out_1, sum_10)
-    store(out, out_1 + LANES, sum_11)
-    store(out, out_2, sum_20)
-    store(out, out_2 + LANES, sum_21)
-    store(out, out_3, sum_30)
-    store(out, out_3 + LANES, sum_31)
+    store_tile(out, out_start, out_stride, tile)
 
 
 @kernel
@@ -146,7 +161,24 @@ def row_maximum(row):
     return largest
 
 
-class _Vector(types.Type):
+class _Tile(types.Type):
+    """Numba's name for R rows of C numbers of one type."""
+
+    def __init__(self, dtype: types.Float) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Tile({dtype}, {TILE_ROWS}, {TILE_COLUMNS})")
+
+
+@register_model(_Tile)
+class _TileModel(models.PrimitiveModel):
+    """How LLVM is to hold it: as vectors, each of which finds its register."""
+
+    def __init__(self, manager: Any, tile: _Tile) -> None:
+        number = manager.lookup(tile.dtype).get_value_type()
+        super().__init__(manager, tile, ir.ArrayType(ir.VectorType(number, LANES), _TILE_VECTORS))
+
+
+class Vector(types.Type):
     """Numba's name for the vector of LANES numbers of one type."""
 
     def __init__(self, dtype: types.Float) -> None:
@@ -154,22 +186,32 @@ class _Vector(types.Type):
         super().__init__(name=f"Vector({dtype}, {LANES})")
 
 
-@register_model(_Vector)
+@register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     """How LLVM is to hold it."""
 
-    def __init__(self, manager: Any, vector: _Vector) -> None:
+    def __init__(self, manager: Any, vector: Vector) -> None:
         number = manager.lookup(vector.dtype).get_value_type()
         super().__init__(manager, vector, ir.VectorType(number, LANES))
 
 
-def _element(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """The address of element number arguments[1] of the array arguments[0]."""
-    array = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return builder.gep(array.data, [arguments[1]])
+def _element(context: Any, builder: Any, signature: Any, arguments: Any, x: int = 0) -> Any:
+    """The address of element number arguments[x + 1] of the array arguments[x]."""
+    array = context.make_array(signature.args[x])(context, builder, arguments[x])
+    return builder.gep(array.data, [arguments[x + 1]])
 
 
-def _everywhere(context: Any, builder: Any, number: Any) -> Any:
+def _pieces(builder: Any, first: Any, stride: Any = None) -> Any:
+    """The addresses of a tile's vectors, or of one row's, from that of the first number on."""
+    numbers = ir.VectorType(first.type.pointee, LANES).as_pointer()
+    for row in range(1 if stride is None else TILE_ROWS):
+        if row:
+            first = builder.gep(first, [stride])
+        for column in range(0, TILE_COLUMNS, LANES):
+            yield builder.bitcast(builder.gep(first, [ir.IntType(64)(column)]), numbers)
+
+
+def _everywhere(builder: Any, number: Any) -> Any:
     """A vector with one number in every lane."""
     lane = ir.IntType(32)
     empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
@@ -188,7 +230,7 @@ def _load(typing_context, x, start):
             builder.bitcast(address, vector.as_pointer()), align=x.dtype.bitwidth // 8
         )
 
-    return _Vector(x.dtype)(x, types.intp), generate
+    return Vector(x.dtype)(x, types.intp), generate
 
 
 @intrinsic
@@ -206,17 +248,80 @@ def _store(typing_context, x, start, vector):
 def _broadcast(typing_context, x, at):
     def generate(context, builder, signature, arguments):
         number = builder.load(_element(context, builder, signature, arguments))
-        return _everywhere(context, builder, number)
+        return _everywhere(builder, number)
 
-    return _Vector(x.dtype)(x, types.intp), generate
+    return Vector(x.dtype)(x, types.intp), generate
+
+
+@intrinsic
+def _fill(typing_context, x, number):
+    def generate(context, builder, signature, arguments):
+        return _everywhere(builder, arguments[1])
+
+    return Vector(x.dtype)(x, x.dtype), generate
 
 
 @intrinsic
 def _zeros(typing_context, x):
     def generate(context, builder, signature, arguments):
-        return _everywhere(context, builder, context.get_constant(x.dtype, 0))
+        return _everywhere(builder, context.get_constant(x.dtype, 0))
 
-    return _Vector(x.dtype)(x), generate
+    return Vector(x.dtype)(x), generate
+
+
+@intrinsic
+def _load_tile(typing_context, x, start, stride):
+    def generate(context, builder, signature, arguments):
+        tile = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+        first = _element(context, builder, signature, arguments)
+        for n, address in enumerate(_pieces(builder, first, arguments[2])):
+            vector = builder.load(address, align=x.dtype.bitwidth // 8)
+            tile = builder.insert_value(tile, vector, n)
+        return tile
+
+    return _Tile(x.dtype)(x, types.intp, types.intp), generate
+
+
+@intrinsic
+def _store_tile(typing_context, x, start, stride, tile):
+    def generate(context, builder, signature, arguments):
+        first = _element(context, builder, signature, arguments)
+        for n, address in enumerate(_pieces(builder, first, arguments[2])):
+            vector = builder.extract_value(arguments[3], n)
+            builder.store(vector, address, align=x.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp, types.intp, tile), generate
+
+
+@intrinsic
+def _zero_tile(typing_context, x):
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(context.get_value_type(signature.return_type), None)
+
+    return _Tile(x.dtype)(x), generate
+
+
+@intrinsic
+def _add_outer_product(typing_context, tile, a, a_start, stride, b, b_start):
+    def generate(context, builder, signature, arguments):
+        tile = arguments[0]
+        address = _element(context, builder, signature, arguments, 1)
+        first = _element(context, builder, signature, arguments, 4)
+        row = [
+            builder.load(piece, align=b.dtype.bitwidth // 8) for piece in _pieces(builder, first)
+        ]
+        for n in range(_TILE_VECTORS):
+            if n % len(row) == 0:
+                if n:
+                    address = builder.gep(address, [arguments[3]])
+                factor = _everywhere(builder, builder.load(address))
+            product = builder.fmul(factor, row[n % len(row)], flags=("contract",))
+            total = builder.fadd(product, builder.extract_value(tile, n), flags=("contract",))
+            tile = builder.insert_value(tile, total, n)
+        return tile
+
+    return tile(tile, a, types.intp, types.intp, b, types.intp), generate
 
 
 @intrinsic
@@ -245,15 +350,30 @@ def _maximum(typing_context, x, y):
 
 
 @intrinsic
-def _largest_lane(typing_context, vector):
+def _sum_of_lanes(typing_context, vector):
     def generate(context, builder, signature, arguments):
-        lanes = [builder.extract_element(arguments[0], ir.IntType(32)(n)) for n in range(LANES)]
-        while len(lanes) > 1:
-            x, y = lanes.pop(0), lanes.pop(0)
-            lanes.append(builder.select(builder.fcmp_ordered(">", x, y), x, y))
-        return lanes[0]
+        return _reduced(builder, arguments[0], builder.fadd)
 
     return vector.dtype(vector), generate
+
+
+@intrinsic
+def _largest_lane(typing_context, vector):
+    def generate(context, builder, signature, arguments):
+        def larger(x, y):
+            return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+        return _reduced(builder, arguments[0], larger)
+
+    return vector.dtype(vector), generate
+
+
+def _reduced(builder: Any, vector: Any, operation: Any) -> Any:
+    """All its numbers taken together, two at a time."""
+    lanes = [builder.extract_element(vector, ir.IntType(32)(n)) for n in range(LANES)]
+    while len(lanes) > 1:
+        lanes.append(operation(lanes.pop(0), lanes.pop(0)))
+    return lanes[0]
 
 
 @overload(load)
@@ -276,6 +396,33 @@ def _overload_zeros(x):
     return lambda x: _zeros(x)
 
 
+@overload(load_tile)
+def _overload_load_tile(x, start, stride):
+    return lambda x, start, stride: _load_tile(x, start, stride)
+
+
+@overload(store_tile)
+def _overload_store_tile(x, start, stride, tile):
+    return lambda x, start, stride, tile: _store_tile(x, start, stride, tile)
+
+
+@overload(zero_tile)
+def _overload_zero_tile(x):
+    return lambda x: _zero_tile(x)
+
+
+@overload(add_outer_product)
+def _overload_add_outer_product(tile, a, a_start, stride, b, b_start):
+    return lambda tile, a, a_start, stride, b, b_start: _add_outer_product(
+        tile, a, a_start, stride, b, b_start
+    )
+
+
+@overload(fill)
+def _overload_fill(x, number):
+    return lambda x, number: _fill(x, number)
+
+
 @overload(add)
 def _overload_add(x, y):
     return lambda x, y: _add(x, y)
@@ -289,6 +436,11 @@ def _overload_multiply_add(x, y, z):
 @overload(maximum)
 def _overload_maximum(x, y):
     return lambda x, y: _maximum(x, y)
+
+
+@overload(sum_of_lanes)
+def _overload_sum_of_lanes(vector):
+    return lambda vector: _sum_of_lanes(vector)
 
 
 @overload(largest_lane)

@@ -5,8 +5,9 @@ is read anew for each prediction. Transformer-XL reuses the states of the segmen
 up to 1,800+ times faster than vanilla Transformers during evaluation" (abstract, Table 9).
 
 Both sides have the same shape and the same attention length, random parameters and random tokens;
-losses of each are first held against another way to compute them. Transformer-XL reads segments
-with a full memory; the other side reads whole windows, one for each token, on all cores.
+losses of each are first held against another way to compute them. On each core, Transformer-XL
+reads segments of a stream of its own, with a full memory, as an evaluation does; the other side
+reads whole windows, one for each token.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from npxl.config import ModelConfig
 from npxl.errors import NpxlError
 from npxl.inference.sliding import score_windows
+from npxl.models import Reader
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
 from npxl.presets import preset
@@ -46,6 +48,7 @@ class Setting:
     tgt_len: int = 1024
     """Of the segments that Transformer-XL reads: what one has computed, all its tokens share."""
     n_segments: int = 2
+    """Of each stream."""
     n_windows: int = 4
     """At least; so many that all cores have as many."""
     rounds: int = 5
@@ -83,19 +86,22 @@ def measure(shape: ModelConfig, length: int, setting: Setting) -> dict[str, Any]
             f"Two ways to compute a loss differ by {difference:.2g} nats, so that the speed of "
             "one of them is the speed of something else."
         )
-    reader = reusing.reader(1)  # with a full memory, as in the middle of a text
+    # With full memories, as in the middle of a text.
+    readers = [reusing.reader(1) for _ in range(n_workers)]
 
-    def reuse() -> None:
+    def read_segments(reader: Reader) -> None:
         for segment in segments:
             reader.score(segment[:, :-1], segment[:, 1:])
+
+    def reuse() -> None:
+        run_parallel([partial(read_segments, reader) for reader in readers], n_workers)
 
     def slide() -> None:
         score_windows(sliding, tokens, range(length, length + n_windows), length, n_workers)
 
     by_reusing, by_sliding = [], []
     for _ in range(setting.rounds):
-        seconds = _timed(lambda: run_parallel([reuse], n_workers))
-        by_reusing.append(seconds / segments[:, 0, 1:].size)
+        by_reusing.append(_timed(reuse) / (n_workers * segments[:, 0, 1:].size))
         by_sliding.append(_timed(slide) / n_windows)
     return {
         "length": length,
