@@ -5,7 +5,7 @@ from broken.mutant import Mutant
 KERNEL = "kernels.relative_attention"
 BACKWARD = f"{KERNEL}:relative_attention_heads_backward"
 BIASED = "query_u, query_v = pack_biased(query[b], u, heads), pack_biased(query[b], v, heads)"
-SEEN = "stop = extent.n_keys - (extent.n_queries - 1 - i)"
+SEEN = "end = extent.n_keys - (extent.n_queries - 1 - i)"
 
 MUTANTS = (
     # Mask
@@ -14,7 +14,7 @@ MUTANTS = (
         "causality",
         f"{KERNEL}:_visible",
         SEEN,
-        "stop = extent.n_keys",
+        "end = extent.n_keys",
         ("check_causality",),
         known_as=("espnet #2684", "espnet #2917", "ZhengkunTian/OpenTransformer #25"),
     ),
@@ -23,7 +23,7 @@ MUTANTS = (
         "causality",
         f"{KERNEL}:_visible",
         SEEN,
-        "stop = min(extent.n_keys, extent.n_keys - (extent.n_queries - 1 - i) + 1)",
+        "end = min(extent.n_keys, extent.n_keys - (extent.n_queries - 1 - i) + 1)",
         ("check_causality",),
     ),
     Mutant(
@@ -31,7 +31,7 @@ MUTANTS = (
         "causality",
         f"{KERNEL}:_visible",
         SEEN,
-        "stop = extent.n_keys - (extent.n_queries - 1 - i) * (extent.n_keys > extent.n_queries)",
+        "end = extent.n_keys - (extent.n_queries - 1 - i) * (extent.n_keys > extent.n_queries)",
         ("check_causality",),
         dict(mem_len=0),
         ("HF 4.35.2: same_length with mem_len 0",),
@@ -40,8 +40,8 @@ MUTANTS = (
         "a query with the narrowest window sees nothing, not even itself",
         "probabilities",
         f"{KERNEL}:_visible",
-        "return max(extent.first, stop - extent.window), stop",
-        "return max(extent.first, stop - extent.window + (extent.window == 1)), stop",
+        "return min(max(extent.first, end - extent.window), stop), stop",
+        "return min(max(extent.first, end - extent.window + (extent.window == 1)), stop), stop",
         ("check_probabilities",),
         dict(mem_len=0, attn_window=1),
         ("KY #104",),
@@ -51,8 +51,8 @@ MUTANTS = (
         "the shift drops the wrong end: each key takes its neighbour's distance",
         "positions",
         f"{KERNEL}:_score_positions",
-        "scores, (first - block) * row_length + _MARGIN + c - (n_queries - 1 - first),",
-        "scores, (first - block) * row_length + _MARGIN + c - (n_queries - first),",
+        "j = c - (n_queries - 1 - first)",
+        "j = c - (n_queries - first)",
         ("check_reference",),
         known_as=("labml #185", "labml #218"),
     ),
@@ -159,9 +159,9 @@ MUTANTS = (
     Mutant(
         "exponentials are computed in float32, whatever the model's precision",
         "numerics",
-        f"{KERNEL}:_attend",
-        "weight = exp((row[j] - maximum) * scale)",
-        "weight = exp(np.float32((row[j] - maximum) * scale))",
+        "kernels.exponential:exponentiate",
+        "y = exp((row[j] - largest) * scale)",
+        "y = exp(np.float32((row[j] - largest) * scale))",
         ("check_reference",),
         known_as=("HF 4.35.2: float64 refused",),
     ),
@@ -177,16 +177,16 @@ MUTANTS = (
         "the largest score is not subtracted before its exponential is taken",
         "numerics",
         f"{KERNEL}:_attend",
-        "weight = exp((row[j] - maximum) * scale)",
-        "weight = exp(row[j] * scale)",
+        "normalizer[i] += exponentiate(row, largest[i], scale)",
+        "normalizer[i] += exponentiate(row, scores.dtype.type(0), scale)",
         ("check_large_scores",),
     ),
     Mutant(
         "attention may also look at nothing: its weights add up to less than one",
         "attention",
         f"{KERNEL}:_attend",
-        "normalizer[i] = one / total",
-        "normalizer[i] = one / (total + exp(-maximum * scale))",
+        "normalizer[i] = one / normalizer[i]",
+        "normalizer[i] = one / (normalizer[i] + exp(-largest[i] * scale))",
         ("check_attention_averages",),
     ),
     Mutant(
