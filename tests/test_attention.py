@@ -69,7 +69,7 @@ shapes = st.builds(
     seed=seeds,
 )
 
-# Kernels compute tiles of 4 queries and C keys or columns, and keep the cells of 32 queries.
+# Kernels compute tiles of R queries and C keys or columns, and keep the cells of 32 queries.
 EDGES = [n + more for n in (TILE_ROWS, TILE_COLUMNS, 32, 64) for more in (-1, 0, 1)]
 
 

@@ -264,7 +264,7 @@ SEGMENTS = [
     Segment(1, 70, 450, 1, 2, 3, 60),  # so many that blocks are larger
     # So many that they are met in several parts, of which some queries see none or a few.
     Segment(1, 140, 1000, 1, 2, 3, 1010, True),
-    Segment(1, 40, 2050, 2, 3, 2, 20),
+    Segment(1, 40, 2050, 2, 3, 2, 1030),
 ]
 
 
@@ -425,7 +425,8 @@ def test_relative_attention_as_plain_python(dtype, segment, seed):
     """Down to the last kernel, in small parts; no vector begins or ends outside of its array."""
     kernels = relative_attention_heads_forward, relative_attention_heads_backward
     forward, backward = (plain(function, **SMALL) for function in kernels)
-    with mock.patch.object(vectors, "_in_memory", within_bounds):
+    # What comes before the first key is made smaller by e^−∞ where scores are scaled up.
+    with mock.patch.object(vectors, "_in_memory", within_bounds), np.errstate(over="ignore"):
         check_attention(forward, backward, segment, dtype, seed)
 
 
@@ -560,6 +561,28 @@ def test_relative_attention_spreads_nan_over_the_rows_that_see_it_alone(dtype, f
         a = probabilities(forward, query, spoiled, relative, window)
         assert np.isnan(a[seen[:, j]][seen[seen[:, j]]]).all()
         np.testing.assert_array_equal(a[~seen[:, j]], right[~seen[:, j]])
+
+
+@dtypes
+@pytest.mark.parametrize("n_first", [1, 31, 33, 80])
+def test_keys_that_are_infinitely_unlikely_have_no_part(dtype, n_first):
+    """Wherever they lie; and of nothing but such keys there is no average."""
+    n_keys, kernel = 80, relative_attention_heads_forward
+    x, _ = arrays_of(Segment(1, 1, n_keys - 1, 1, 3, 2), dtype)
+    x.query[:], x.u[:], x.relative[:] = 1, 0, 0
+    for unlikely in (slice(0, n_first), slice(n_keys - n_first, n_keys)):
+        key = x.key.copy()
+        key[0, unlikely] = -np.inf
+        likely = np.delete(np.arange(n_keys), unlikely)
+        scores = key[0, likely, 0].astype(np.float64).sum(-1) * x.scale
+        expected = np.full(2, np.nan)
+        if n_first < n_keys:
+            weights = np.exp(scores - scores.max())
+            expected = weights @ x.value[0, likely, 0] / weights.sum()
+        for forward in (kernel, plain(kernel, **SMALL)):
+            with np.errstate(all="ignore"):
+                attended, *_ = filled(forward, x._replace(key=key), 2)
+            assert_eq(attended[0, 0, 0], expected.astype(dtype), rtol=20 * rounding(dtype))
 
 
 # cross_entropy
@@ -861,11 +884,12 @@ def test_exponentiate(dtype, size, scale, seed):
         assert np.isnan(beside[[0, -1]]).all()
 
 
-@pytest.mark.parametrize("place", range(2 * LANES + 1))
-def test_exponentiate_keeps_what_is_not_a_number(place):
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7FC001FF, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("place", [0, LANES - 1, LANES + 1, 2 * LANES])
+def test_exponentiate_keeps_what_is_not_a_number(place, bits):
     for function in forms(exponentiate):
         row = np.zeros(2 * LANES + 1, np.float32)
-        row[place] = np.nan
+        row.view(np.uint32)[place] = bits
         assert np.isnan(function(row, np.float32(0), np.float32(1)))
         assert np.isnan(row[place])
         assert (np.delete(row, place) == 1).all()

@@ -71,13 +71,11 @@ def naive(memory, query, key, value, relative, u, v):
     out = np.zeros_like(query)
     for b, i, h in np.ndindex(query.shape[:3]):
         own = stop - n_queries + i
-        seen = range(max(first, own - window + 1), own + 1)
-        scores = [
-            (query[b, i, h] + u[h]) @ key[b, j, h]
-            + (query[b, i, h] + v[h]) @ relative[n_distances - 1 - min(own - j, n_distances - 1), h]
-            for j in seen
-        ]
-        weights = np.exp((np.array(scores) - max(scores)) / np.sqrt(width))
+        seen = np.arange(max(first, own - window + 1), own + 1)
+        columns = n_distances - 1 - np.minimum(own - seen, n_distances - 1)
+        scores = key[b, seen, h] @ (query[b, i, h] + u[h])
+        scores += relative[columns, h] @ (query[b, i, h] + v[h])
+        weights = np.exp((scores - scores.max()) / np.sqrt(width))
         out[b, i, h] = weights / weights.sum() @ value[b, seen, h]
     return out
 
@@ -131,6 +129,15 @@ def test_packed_attention_at_the_edges_of_tiles(dtype, memory):
     # Nor does it reach outside of an array.
     with mock.patch.object(vectors, "_in_memory", within_bounds):
         check_packed([plain(packed_attention_heads_forward)], memory, dtype, 0)
+
+
+@pytest.mark.skipif(not COMPILED, reason="takes minutes")
+@dtypes
+@pytest.mark.parametrize(
+    "memory", [(140, 5, 1300, 300, 1100, 3), (9, C + 1, 2300, 2 * C, 2295, 17)]
+)
+def test_packed_attention_to_keys_that_are_met_in_parts(dtype, memory):
+    check_packed([packed_attention_heads_forward], memory, dtype, 0)
 
 
 @dtypes

@@ -1,4 +1,4 @@
-"""exp for the inside of a loop: vectorised in float32, the library's in float64."""
+"""exp for the inside of a loop and of rows: vectorised in float32, the library's in float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _C2 = np.float32(4.1665795894e-2)
 _C1 = np.float32(1.6666665459e-1)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1.0)
-_SHIFT = np.float32(1.5 * 2**23)  # numbers of this size are whole: adding it rounds
+_SHIFT = np.float32(1.5 * 2**23 + 127)  # numbers of this size are whole: adding it rounds
 _LOWEST = np.float32(-87.0)
 _HIGHEST = np.float32(88.0)
 
@@ -49,7 +49,8 @@ def exp(x: Any) -> Any:
     return np.exp(x)
 
 
-# Reassociation would merge the two parts of ln 2 and lose what they are split for.
+# Reassociation would merge the two parts of ln 2 and lose what they are split for, and leave out
+# what is added and subtracted to round.
 @numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def _exp_float32(x):
     x = _LOWEST if x < _LOWEST else x
@@ -108,13 +109,13 @@ def _exp_lanes_float32(row, x):
 
 @intrinsic
 def _times_two_to_the_n(typing_context, y, n_shifted):
-    """y · 2ⁿ of n + _SHIFT, whose last bits are n: they are added to those of y's exponent."""
+    """y · 2ⁿ of n + _SHIFT, whose last bits are n + 127, the exponent of 2ⁿ."""
 
     def generate(context, builder, signature, arguments):
+        y, n_shifted = arguments
         bits = ir.VectorType(ir.IntType(32), LANES)
-        y, n = (builder.bitcast(vector, bits) for vector in arguments)
-        exponent = builder.shl(n, ir.Constant(bits, [23] * LANES))
-        return builder.bitcast(builder.add(y, exponent), arguments[0].type)
+        power = builder.shl(builder.bitcast(n_shifted, bits), ir.Constant(bits, [23] * LANES))
+        return builder.fmul(y, builder.bitcast(power, y.type))
 
     return y(y, n_shifted), generate
 

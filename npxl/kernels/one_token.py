@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from npxl.kernels import kernel
-from npxl.kernels.exponential import exp
+from npxl.kernels.exponential import exponentiate
 from npxl.kernels.vectors import (
     LANES,
     TILE_COLUMNS,
@@ -54,12 +54,7 @@ def attention_of_one(
             _multiply_one(query_u, key_t[h], j, scores, TILE_COLUMNS + j, True)
         # a = softmax(A · scale), but for the normalizer
         row = scores[TILE_COLUMNS + start : TILE_COLUMNS + stop]
-        largest = row_maximum(row)
-        total = row.dtype.type(0)
-        for j in range(row.size):
-            weight = exp((row[j] - largest) * scale)
-            row[j] = weight
-            total += weight
+        total = exponentiate(row, row_maximum(row), scale)
         # Σ_j a_j v_j
         _weighted_sum(row, values[h], start, found)
         normalizer = row.dtype.type(1) / total

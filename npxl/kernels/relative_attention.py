@@ -35,7 +35,7 @@ _MANY_KEYS = 512
 """From which on more are: keys then come from further away than the second cache."""
 
 _KEYS = 1024
-"""That many keys are met before the next ones: a block's scores then stay in the second cache."""
+"""That many keys, whole tiles, are met before the next ones: scores stay in the second cache."""
 
 _CHUNK = 8192
 """Numbers of the rows that they meet before the next ones: as many as stay in the first cache."""
@@ -72,7 +72,7 @@ def relative_attention_heads_forward(
     needs, largest and normalizer [B, H, q].
     """
     n_keys = key.shape[1]
-    block = _block_of(n_keys, 4 * _BLOCK)
+    block = _block_of(query.shape[1], n_keys, 4 * _BLOCK)
     extent = Extent(query.shape[1], n_keys, n_keys, window, block, 0, n_keys)
     scores = np.zeros((extent.block, min(n_keys, _KEYS) + 2 * _MARGIN), query.dtype)
     relative_t = pack_transposed(relative, heads)
@@ -107,7 +107,7 @@ def packed_attention_heads_forward(
     base = tile * TILE_COLUMNS
     n_queries = query.shape[1]
     n_keys = stop - base
-    block = _block_of(n_keys, 4 * _BLOCK)
+    block = _block_of(n_queries, n_keys, 4 * _BLOCK)
     extent = Extent(n_queries, n_keys, n_distances, window, block, start - base, n_keys)
     scores = np.zeros((extent.block, min(n_keys, _KEYS) + 2 * _MARGIN), query.dtype)
     largest = np.empty(n_queries, query.dtype)
@@ -130,15 +130,16 @@ def _attend(
     query_u, query_v, key_t, values, relative_t, scale, extent, dropout, b, h, scores, out, largest,
     normalizer,
 ):  # fmt: skip
-    """One head of one stream: adds Σ_j e^{(A_ij − largest_i) · scale} μ_ij v_j to out [q′, E′].
+    """One head of one stream: out [q′, E′], which begins as zeros, has Σ_j ã_ij v_j / normalizer_i.
 
     Overwrites largest and normalizer [q]; `scores` is room for a block's rows.
     """
     n_queries, n_keys = extent.n_queries, extent.n_keys
+    lowest = np.finfo(scores.dtype).min
     one = scores.dtype.type(1)
     for block in range(0, n_queries, extent.block):
         end = min(block + extent.block, n_queries)
-        largest[block:end] = -np.inf
+        largest[block:end] = lowest
         normalizer[block:end] = 0  # Σ_j e^{(A_ij − largest_i) · scale} of the keys so far
         low, high = _seen_by_some(block, end, extent)
         for first in range(low - low % TILE_COLUMNS, high, _KEYS):
@@ -170,6 +171,8 @@ def _attend(
             _add_by_key(scores, values, block, part, out[block:])
         for i in range(block, end):
             normalizer[i] = one / normalizer[i]
+            if largest[i] == lowest:  # of nothing but −∞ there is no softmax
+                normalizer[i] = np.nan
 
 
 @kernel
@@ -198,7 +201,7 @@ def relative_attention_heads_backward(
     """
     n_streams, n_queries, _, width = query.shape
     n_keys, value_width = key.shape[1], value.shape[3]
-    block = _block_of(n_keys, 2 * _BLOCK)
+    block = _block_of(n_queries, n_keys, 2 * _BLOCK)
     extent = Extent(n_queries, n_keys, n_keys, window, block, 0, n_keys)
     row_length = n_keys + 2 * _MARGIN
     dtype = query.dtype
@@ -268,9 +271,10 @@ def relative_attention_heads_backward(
 
 
 @kernel
-def _block_of(n_keys, of_many_keys):
-    """How many queries are handled together."""
-    return of_many_keys if n_keys >= _MANY_KEYS else _BLOCK
+def _block_of(n_queries, n_keys, largest):
+    """How many queries are handled together: no more than there are, nor than `largest`."""
+    block = largest if n_keys >= _MANY_KEYS else _BLOCK
+    return min(block, round_up(n_queries, TILE_ROWS))
 
 
 @kernel

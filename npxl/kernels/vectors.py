@@ -1,8 +1,8 @@
 """Several numbers at a time: what the products inside a kernel are written with.
 
 Numba leaves it to LLVM to find as many equal scalar operations.  In a matrix product LLVM does not
-keep the sums in registers, which costs most of the speed; so here is a type that is one vector of
-LLVM's, with the operations that a product needs.  Outside of a kernel they are NumPy's.
+keep the sums in registers, which costs most of the speed; so here are types that are one vector of
+LLVM's and several, with the operations that a product needs.  Outside of a kernel they are NumPy's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LANES = _lanes()
 """Numbers in a vector."""
 
 TILE_ROWS, TILE_COLUMNS = LANES // 2, 2 * LANES
-"""What `multiply_tile`, the micro-kernel, computes: its sums take half of all registers.
+"""What `multiply_tile`, the micro-kernel, computes: float32 sums take half of all registers.
 
 Shapes have R for the rows of a tile and C for its columns.
 """
@@ -161,7 +161,7 @@ def row_maximum(row):
     return largest
 
 
-class _Tile(types.Type):
+class Tile(types.Type):
     """Numba's name for R rows of C numbers of one type."""
 
     def __init__(self, dtype: types.Float) -> None:
@@ -169,11 +169,11 @@ class _Tile(types.Type):
         super().__init__(name=f"Tile({dtype}, {TILE_ROWS}, {TILE_COLUMNS})")
 
 
-@register_model(_Tile)
+@register_model(Tile)
 class _TileModel(models.PrimitiveModel):
     """How LLVM is to hold it: as vectors, each of which finds its register."""
 
-    def __init__(self, manager: Any, tile: _Tile) -> None:
+    def __init__(self, manager: Any, tile: Tile) -> None:
         number = manager.lookup(tile.dtype).get_value_type()
         super().__init__(manager, tile, ir.ArrayType(ir.VectorType(number, LANES), _TILE_VECTORS))
 
@@ -279,7 +279,7 @@ def _load_tile(typing_context, x, start, stride):
             tile = builder.insert_value(tile, vector, n)
         return tile
 
-    return _Tile(x.dtype)(x, types.intp, types.intp), generate
+    return Tile(x.dtype)(x, types.intp, types.intp), generate
 
 
 @intrinsic
@@ -299,7 +299,7 @@ def _zero_tile(typing_context, x):
     def generate(context, builder, signature, arguments):
         return ir.Constant(context.get_value_type(signature.return_type), None)
 
-    return _Tile(x.dtype)(x), generate
+    return Tile(x.dtype)(x), generate
 
 
 @intrinsic
