@@ -97,7 +97,7 @@ def test_a_study_shows_what_it_found_and_finds_it_again(name, found, folder, mon
         assert table.rows
         assert {len(row) for row in table.rows} == {len(table.columns)}
     for statement in first.statements:
-        assert statement.seen in (True, False, None)
+        assert statement.seen is None or type(statement.seen) is bool  # what JSON has
     kept = json.loads((folder / f"{name}-quick.json").read_text())
     assert kept["result"] == first.result
     pictures = [(folder / f"{name}-quick-{n}.svg") for n, _ in enumerate(first.pictures, 1)]

@@ -37,12 +37,10 @@ LANES = _lanes()
 """Numbers in a vector."""
 
 TILE_ROWS, TILE_COLUMNS = LANES // 2, 2 * LANES
-"""What `multiply_tile`, the micro-kernel, computes: float32 sums take half of all registers.
+"""What `multiply_tile`, the micro-kernel, computes.
 
 Shapes have R for the rows of a tile and C for its columns.
 """
-
-_TILE_VECTORS = TILE_ROWS * TILE_COLUMNS // LANES
 
 
 def load(x: Array, start: int) -> Any:
@@ -100,8 +98,16 @@ def largest_lane(vector: Any) -> Any:
     return vector.max()
 
 
+def rows_in_registers(x: Array) -> int:
+    """Rows of a tile that are computed together, in the precision of x: all of them in float32.
+
+    Their sums take half of all registers; twice as long ones, of as many rows, would take all.
+    """
+    return TILE_ROWS if x.itemsize == 4 else TILE_ROWS // 2
+
+
 def load_tile(x: Array, start: int, stride: int) -> Any:
-    """The tile [R, C] of x that begins at element `start`; `stride` elements from row to row."""
+    """Rows of a tile that begin at element `start` of x; `stride` elements from row to row."""
     return _tile_in_memory(x, start, stride).copy()
 
 
@@ -111,21 +117,22 @@ def store_tile(x: Array, start: int, stride: int, tile: Any) -> None:
 
 
 def _tile_in_memory(x: Array, start: int, stride: int) -> Array:
-    numbers = _in_memory(x, start + (TILE_ROWS - 1) * stride + TILE_COLUMNS)[start:]
+    rows = rows_in_registers(x)
+    numbers = _in_memory(x, start + (rows - 1) * stride + TILE_COLUMNS)[start:]
     strides = (stride * x.itemsize, x.itemsize)
-    return np.lib.stride_tricks.as_strided(numbers, (TILE_ROWS, TILE_COLUMNS), strides)
+    return np.lib.stride_tricks.as_strided(numbers, (rows, TILE_COLUMNS), strides)
 
 
 def zero_tile(x: Array) -> Any:
-    """A tile of zeros, in the precision of x."""
-    return np.zeros((TILE_ROWS, TILE_COLUMNS), x.dtype)
+    """Rows of a tile, of zeros, in the precision of x."""
+    return np.zeros((rows_in_registers(x), TILE_COLUMNS), x.dtype)
 
 
 def add_outer_product(
     tile: Any, a: Array, a_start: int, stride: int, b: Array, b_start: int
 ) -> Any:
-    """tile + a bᵀ, of R elements of a, `stride` apart, and C of b, which lie side by side."""
-    column = [_in_memory(a, a_start + r * stride + 1)[-1] for r in range(TILE_ROWS)]
+    """tile + a bᵀ, of as many elements of a, `stride` apart, and C of b, which lie side by side."""
+    column = [_in_memory(a, a_start + r * stride + 1)[-1] for r in range(len(tile))]
     return tile + np.outer(column, _in_memory(b, b_start + TILE_COLUMNS)[b_start:])
 
 
@@ -138,12 +145,14 @@ def multiply_tile(a, a_start, a_strides, b, b_start, b_stride, out, out_start, o
     by side.
     """
     row_stride, column_stride = a_strides
-    tile = load_tile(out, out_start, out_stride) if add else zero_tile(out)
-    for _ in range(n):
-        tile = add_outer_product(tile, a, a_start, row_stride, b, b_start)
-        a_start += column_stride
-        b_start += b_stride
-    store_tile(out, out_start, out_stride, tile)
+    for row in range(0, TILE_ROWS, rows_in_registers(out)):
+        a_at, b_at, out_at = a_start + row * row_stride, b_start, out_start + row * out_stride
+        tile = load_tile(out, out_at, out_stride) if add else zero_tile(out)
+        for _ in range(n):
+            tile = add_outer_product(tile, a, a_at, row_stride, b, b_at)
+            a_at += column_stride
+            b_at += b_stride
+        store_tile(out, out_at, out_stride, tile)
 
 
 @kernel
@@ -162,11 +171,12 @@ def row_maximum(row):
 
 
 class Tile(types.Type):
-    """Numba's name for R rows of C numbers of one type."""
+    """Numba's name for rows of C numbers of one type, as many as stay in registers."""
 
     def __init__(self, dtype: types.Float) -> None:
         self.dtype = dtype
-        super().__init__(name=f"Tile({dtype}, {TILE_ROWS}, {TILE_COLUMNS})")
+        self.rows = _rows_in_registers(dtype)
+        super().__init__(name=f"Tile({dtype}, {self.rows}, {TILE_COLUMNS})")
 
 
 @register_model(Tile)
@@ -175,7 +185,8 @@ class _TileModel(models.PrimitiveModel):
 
     def __init__(self, manager: Any, tile: Tile) -> None:
         number = manager.lookup(tile.dtype).get_value_type()
-        super().__init__(manager, tile, ir.ArrayType(ir.VectorType(number, LANES), _TILE_VECTORS))
+        vectors = tile.rows * TILE_COLUMNS // LANES
+        super().__init__(manager, tile, ir.ArrayType(ir.VectorType(number, LANES), vectors))
 
 
 class Vector(types.Type):
@@ -201,10 +212,10 @@ def _element(context: Any, builder: Any, signature: Any, arguments: Any, x: int 
     return builder.gep(array.data, [arguments[x + 1]])
 
 
-def _pieces(builder: Any, first: Any, stride: Any = None) -> Any:
-    """The addresses of a tile's vectors, or of one row's, from that of the first number on."""
+def _pieces(builder: Any, first: Any, rows: int = 1, stride: Any = None) -> Any:
+    """The addresses of the vectors of a tile's rows, from that of the first number on."""
     numbers = ir.VectorType(first.type.pointee, LANES).as_pointer()
-    for row in range(1 if stride is None else TILE_ROWS):
+    for row in range(rows):
         if row:
             first = builder.gep(first, [stride])
         for column in range(0, TILE_COLUMNS, LANES):
@@ -274,7 +285,8 @@ def _load_tile(typing_context, x, start, stride):
     def generate(context, builder, signature, arguments):
         tile = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
         first = _element(context, builder, signature, arguments)
-        for n, address in enumerate(_pieces(builder, first, arguments[2])):
+        rows = signature.return_type.rows
+        for n, address in enumerate(_pieces(builder, first, rows, arguments[2])):
             vector = builder.load(address, align=x.dtype.bitwidth // 8)
             tile = builder.insert_value(tile, vector, n)
         return tile
@@ -286,7 +298,7 @@ def _load_tile(typing_context, x, start, stride):
 def _store_tile(typing_context, x, start, stride, tile):
     def generate(context, builder, signature, arguments):
         first = _element(context, builder, signature, arguments)
-        for n, address in enumerate(_pieces(builder, first, arguments[2])):
+        for n, address in enumerate(_pieces(builder, first, tile.rows, arguments[2])):
             vector = builder.extract_value(arguments[3], n)
             builder.store(vector, address, align=x.dtype.bitwidth // 8)
         return context.get_dummy_value()
@@ -311,7 +323,7 @@ def _add_outer_product(typing_context, tile, a, a_start, stride, b, b_start):
         row = [
             builder.load(piece, align=b.dtype.bitwidth // 8) for piece in _pieces(builder, first)
         ]
-        for n in range(_TILE_VECTORS):
+        for n in range(tile.type.count):
             if n % len(row) == 0:
                 if n:
                     address = builder.gep(address, [arguments[3]])
@@ -374,6 +386,16 @@ def _reduced(builder: Any, vector: Any, operation: Any) -> Any:
     while len(lanes) > 1:
         lanes.append(operation(lanes.pop(0), lanes.pop(0)))
     return lanes[0]
+
+
+def _rows_in_registers(dtype: types.Float) -> int:
+    return TILE_ROWS if dtype.bitwidth == 32 else TILE_ROWS // 2
+
+
+@overload(rows_in_registers)
+def _overload_rows_in_registers(x):
+    rows = _rows_in_registers(x.dtype)
+    return lambda x: rows
 
 
 @overload(load)
