@@ -108,19 +108,18 @@ def rows_in_registers(x: Array) -> int:
 
 def load_tile(x: Array, start: int, stride: int) -> Any:
     """Rows of a tile that begin at element `start` of x; `stride` elements from row to row."""
-    return _tile_in_memory(x, start, stride).copy()
+    return np.stack(_tile_in_memory(x, start, stride))
 
 
 def store_tile(x: Array, start: int, stride: int, tile: Any) -> None:
     """Overwrite what `load_tile` reads."""
-    _tile_in_memory(x, start, stride)[:] = tile
+    for row, numbers in zip(_tile_in_memory(x, start, stride), tile, strict=True):
+        row[:] = numbers
 
 
-def _tile_in_memory(x: Array, start: int, stride: int) -> Array:
-    rows = rows_in_registers(x)
-    numbers = _in_memory(x, start + (rows - 1) * stride + TILE_COLUMNS)[start:]
-    strides = (stride * x.itemsize, x.itemsize)
-    return np.lib.stride_tricks.as_strided(numbers, (rows, TILE_COLUMNS), strides)
+def _tile_in_memory(x: Array, start: int, stride: int) -> list[Array]:
+    starts = [start + r * stride for r in range(rows_in_registers(x))]
+    return [_in_memory(x, at + TILE_COLUMNS)[at:] for at in starts]
 
 
 def zero_tile(x: Array) -> Any:
