@@ -76,3 +76,30 @@ def test_a_setting_of_numbas_own_is_respected(tmp_path):
     assert run(folder, NUMBA_CACHE_DIR=folder, NPXL_CACHE_DIR=str(tmp_path / "npxl")) == 0
     assert cache_files(tmp_path / "numba")
     assert not cache_files(tmp_path / "npxl")
+
+
+ATTEND = """
+import sys
+import numpy as np
+from npxl.layers.attention import attend_forward
+
+draw = np.random.default_rng(0)
+query, key, value = (draw.standard_normal((1, n, 1, 3)) for n in (9, 60, 60))
+relative, u, v = (draw.standard_normal(shape) for shape in ((60, 1, 3), (1, 3), (1, 3)))
+attended, cache = attend_forward(query, key, value, relative, u, v, 60)
+sys.stdout.write(attended.tobytes().hex() + cache.normalizer.tobytes().hex())
+"""
+
+
+def test_what_is_compiled_and_what_was_kept_give_the_same_bytes(tmp_path):
+    """A kernel that others call is linked into each, and may be optimised otherwise there."""
+    environment = {**os.environ, "NPXL_CACHE_DIR": str(tmp_path)}
+    compiled, kept = (
+        subprocess.run(
+            [sys.executable, "-c", ATTEND],
+            cwd=PACKAGE.parent, env=environment, capture_output=True, check=True,
+        ).stdout
+        for _ in range(2)
+    )  # fmt: skip
+    assert compiled == kept
+    assert len(kept) == 16 * (27 + 9)

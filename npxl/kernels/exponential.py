@@ -10,7 +10,6 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic, overload
 
-from npxl.kernels import kernel
 from npxl.kernels.vectors import (
     LANES,
     add,
@@ -64,7 +63,9 @@ def _exp_float32(x):
     return y * two_to_the_n
 
 
-@kernel
+# Reassociation would also be another one in each kernel that this is linked to, of which one is run
+# by all: which one depends on what was compiled before, and so would the last bits.
+@numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def exponentiate(row, largest, scale):
     """row_j ← exp((row_j − largest) · scale), of a contiguous row; returns the sum.
 
@@ -80,7 +81,8 @@ def exponentiate(row, largest, scale):
     for j in range(whole, row.size):
         y = exp((row[j] - largest) * scale)
         row[j] = y
-        total += y
+    for j in range(whole, row.size):
+        total += row[j]
     return total
 
 
