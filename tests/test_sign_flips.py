@@ -291,7 +291,7 @@ FAR = (
     "_last_column(block, extent) - shared",
     "_last_column",
     "(first - block) * row_length + _MARGIN + j - extent.first",
-    "total += y",
+    "total += row[j]",
 )
 
 
