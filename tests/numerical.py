@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,6 +19,19 @@ Array = NDArray[Any]
 seeds = strategies.seeds()
 widths = st.integers(1, 6)
 leading_shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)  # () and 1 among them
+
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+COMPILED = not numba.config.DISABLE_JIT
+
+
+def forms(kernel: Any) -> tuple[Any, Any]:
+    """The kernel as it is called, compiled unless NUMBA_DISABLE_JIT is set, and its plain twin."""
+    return kernel, kernel.py_func
+
+
+def rounding(dtype: Any) -> float:
+    """Tolerance of a short float computation, relative to its largest result."""
+    return 2e-6 if dtype == np.float32 else 1e-14
 
 
 def central_difference(

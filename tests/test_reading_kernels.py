@@ -8,7 +8,7 @@ import pytest
 from bounds import within_bounds
 from hypothesis import given
 from hypothesis import strategies as st
-from numerical import assert_eq, read_only, seeds
+from numerical import COMPILED, assert_eq, dtypes, read_only, seeds
 
 from npxl.audit.twins import plain
 from npxl.kernels import vectors
@@ -24,9 +24,7 @@ from npxl.kernels.relative_attention import packed_attention_heads_forward
 from npxl.kernels.vectors import TILE_COLUMNS
 from npxl.layers.dropout import dropout_rule
 
-dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 NO_DROPOUT = {dtype: dropout_rule(None, np.dtype(dtype)) for dtype in (np.float32, np.float64)}
-COMPILED = not numba.config.DISABLE_JIT
 
 
 def forms(kernel):

@@ -48,8 +48,7 @@ def exp(x: Any) -> Any:
     return np.exp(x)
 
 
-# Reassociation would merge the two parts of ln 2 and lose what they are split for, and leave out
-# what is added and subtracted to round.
+# Reassociation would merge the two parts of ln 2 and lose what they are split for.
 @numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def _exp_float32(x):
     x = _LOWEST if x < _LOWEST else x
@@ -94,6 +93,7 @@ def _exp_lanes(row: Any, x: Any) -> Any:
     return np.exp(x)
 
 
+# Reassociation would leave out what is added and subtracted to round.
 @numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def _exp_lanes_float32(row, x):
     x = maximum(fill(row, _LOWEST), x)  # x where that is not a number

@@ -169,7 +169,7 @@ def row_maximum(row):
     return largest
 
 
-class Tile(types.Type):
+class _Tile(types.Type):
     """Numba's name for rows of C numbers of one type, as many as stay in registers."""
 
     def __init__(self, dtype: types.Float) -> None:
@@ -178,17 +178,17 @@ class Tile(types.Type):
         super().__init__(name=f"Tile({dtype}, {self.rows}, {TILE_COLUMNS})")
 
 
-@register_model(Tile)
+@register_model(_Tile)
 class _TileModel(models.PrimitiveModel):
     """How LLVM is to hold it: as vectors, each of which finds its register."""
 
-    def __init__(self, manager: Any, tile: Tile) -> None:
+    def __init__(self, manager: Any, tile: _Tile) -> None:
         number = manager.lookup(tile.dtype).get_value_type()
         vectors = tile.rows * TILE_COLUMNS // LANES
         super().__init__(manager, tile, ir.ArrayType(ir.VectorType(number, LANES), vectors))
 
 
-class Vector(types.Type):
+class _Vector(types.Type):
     """Numba's name for the vector of LANES numbers of one type."""
 
     def __init__(self, dtype: types.Float) -> None:
@@ -196,11 +196,11 @@ class Vector(types.Type):
         super().__init__(name=f"Vector({dtype}, {LANES})")
 
 
-@register_model(Vector)
+@register_model(_Vector)
 class _VectorModel(models.PrimitiveModel):
     """How LLVM is to hold it."""
 
-    def __init__(self, manager: Any, vector: Vector) -> None:
+    def __init__(self, manager: Any, vector: _Vector) -> None:
         number = manager.lookup(vector.dtype).get_value_type()
         super().__init__(manager, vector, ir.VectorType(number, LANES))
 
@@ -240,7 +240,7 @@ def _load(typing_context, x, start):
             builder.bitcast(address, vector.as_pointer()), align=x.dtype.bitwidth // 8
         )
 
-    return Vector(x.dtype)(x, types.intp), generate
+    return _Vector(x.dtype)(x, types.intp), generate
 
 
 @intrinsic
@@ -260,7 +260,7 @@ def _broadcast(typing_context, x, at):
         number = builder.load(_element(context, builder, signature, arguments))
         return _everywhere(builder, number)
 
-    return Vector(x.dtype)(x, types.intp), generate
+    return _Vector(x.dtype)(x, types.intp), generate
 
 
 @intrinsic
@@ -268,7 +268,7 @@ def _fill(typing_context, x, number):
     def generate(context, builder, signature, arguments):
         return _everywhere(builder, arguments[1])
 
-    return Vector(x.dtype)(x, x.dtype), generate
+    return _Vector(x.dtype)(x, x.dtype), generate
 
 
 @intrinsic
@@ -276,7 +276,7 @@ def _zeros(typing_context, x):
     def generate(context, builder, signature, arguments):
         return _everywhere(builder, context.get_constant(x.dtype, 0))
 
-    return Vector(x.dtype)(x), generate
+    return _Vector(x.dtype)(x), generate
 
 
 @intrinsic
@@ -290,7 +290,7 @@ def _load_tile(typing_context, x, start, stride):
             tile = builder.insert_value(tile, vector, n)
         return tile
 
-    return Tile(x.dtype)(x, types.intp, types.intp), generate
+    return _Tile(x.dtype)(x, types.intp, types.intp), generate
 
 
 @intrinsic
@@ -310,7 +310,7 @@ def _zero_tile(typing_context, x):
     def generate(context, builder, signature, arguments):
         return ir.Constant(context.get_value_type(signature.return_type), None)
 
-    return Tile(x.dtype)(x), generate
+    return _Tile(x.dtype)(x), generate
 
 
 @intrinsic
