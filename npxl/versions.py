@@ -1,4 +1,4 @@
-"""Which versions are installed."""
+"""What figures depend on besides a configuration and a seed: versions, and the processor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _PACKAGES = ("npxl", "numpy", "numba")
 
 
 def versions() -> dict[str, str]:
-    """What figures depend on besides a configuration and a seed."""
+    """Of the packages that compute, of Python and the system; and LLVM's name of the processor."""
+    from llvmlite.binding import get_host_cpu_name  # of numba, which takes a while to import
+
     return {
         **{package: installed_version(package) for package in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),
+        "processor": get_host_cpu_name(),
     }

@@ -104,7 +104,17 @@ def test_a_study_shows_what_it_found_and_finds_it_again(name, found, folder, mon
     drawn = [picture.read_bytes() for picture in pictures]
 
     monkeypatch.setattr(lab, "write_json", None)  # nothing is computed again
+    needed = set()
+
+    class Counting(Lab):
+        def trained(self, *configurations):
+            run = super().trained(*configurations)
+            needed.add(run.folder)
+            return run
+
+    monkeypatch.setattr(runner, "Lab", Counting)
     again = found(name)
+    assert len(needed) == getattr(again.setting, "n_models", 0)
     assert again.as_json() == first.as_json()
     assert [picture.read_bytes() for picture in pictures] == drawn
 
@@ -130,7 +140,7 @@ def test_a_model_that_was_trained_for_longer_is_refused(tiny, tmp_path):
         conduct(study, tmp_path, quick=True)
 
 
-def test_another_setting_or_another_text_is_another_part(tiny, text, tmp_path):
+def test_another_setting_text_or_machine_is_another_part(tiny, text, tmp_path, monkeypatch):
     setting = tiny["fragmentation"].quick
     counts = iter(range(10))
 
@@ -143,6 +153,8 @@ def test_another_setting_or_another_text_is_another_part(tiny, text, tmp_path):
     assert part(replace(setting, corpus=str(tmp_path / "other.txt"))) == 2
     (tmp_path / "copy.txt").write_bytes((tmp_path / "other.txt").read_bytes())
     assert part(replace(setting, corpus=str(tmp_path / "copy.txt"))) == 2  # the same text
+    monkeypatch.setattr(lab, "versions", lambda: {"processor": "an abacus"})
+    assert part(setting) == 3
 
 
 def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):
@@ -738,6 +750,14 @@ def test_the_command_prints_tables_or_json(tiny, folder, capsys):
     assert printed["attention"]["result"]["mem_len"] == 8
 
 
+def test_a_folder_that_is_a_file_is_refused_by_its_name(tiny, tmp_path, capsys):
+    path = tmp_path / "notes.txt"
+    path.write_text("of mine")
+    assert main(["study", "speed", "--quick", "--out", str(path)]) == 2
+    assert f"Nothing can be kept in {path} (File exists)" in capsys.readouterr().err
+    assert path.read_text() == "of mine"
+
+
 def test_a_text_is_refused_before_any_study_begins(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("npxl.studies.runner.Lab.trained", None)  # nothing is trained
     monkeypatch.setattr(speed, "measure", None)  # or measured
@@ -756,8 +776,8 @@ def test_the_command_says_what_is_trained_and_where_it_is_kept(tiny, text, tmp_p
     words = ["study", "fragmentation", "--quick", "--corpus", text, "--out", str(tmp_path)]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    for memory in ("memory 8", "no memory"):
-        assert f"model with {memory}, encoding dai, full loss, seed 0" in printed
+    for n, memory in ((1, "memory 8"), (2, "no memory")):
+        assert f"model {n} of 2, {memory}, encoding dai, full loss, seed 0" in printed
     assert f"Kept in {tmp_path}/fragmentation-quick.json, with 1 picture." in printed
     assert (tmp_path / "fragmentation-quick.json").exists()
 
@@ -802,7 +822,9 @@ def test_all_studies_on_a_page(tiny, folder, capsys, monkeypatch):
     chosen = {name: tiny[name] for name in ("fragmentation", "attention")}
     monkeypatch.setattr("npxl.studies.STUDIES", chosen)
     assert main(["study", "--all", "--quick", "--out", str(folder)]) == 0
-    page = (folder / "index.html").read_text()
+    page = (folder / "index-quick.html").read_text()  # the one of the full settings is kept
+    printed = capsys.readouterr().out
+    assert f"Page: {folder / 'index-quick.html'}" in printed
     links = Links(page)
     assert {"#fragmentation", "#attention"} <= links.targets
     for target in links.targets:  # within the page, or in it

@@ -707,7 +707,7 @@ def test_a_console_says_that_it_is_starting_and_that_it_is_measuring(tmp_path, t
     create(tmp_path / "run", text, minutes=0.01, eval_interval=10_000)
     finish(tmp_path / "run", Slow(console))
     lines = [line for line in re.split(r"[\r\n]", plain(output)) if "━" in line]
-    assert re.match(r"0/\?  ━+  starting", lines[0])
+    assert re.match(r"0/\?  ━+  starting  a first run compiles its kernels", lines[0])
     assert re.match(r"2/\?  ━+  loss .*  measuring", lines[2])
     assert re.match(r"\d+/\d+  ━+  loss .* left", lines[-1])
 

@@ -80,8 +80,8 @@ def study(
             _show(outcome, console)
         console.print(_kept(outcome, out), markup=False, highlight=False, soft_wrap=True)
     if every:
-        write_page(list(found.values()), out / "index.html", shlex.join(["npxl", *words]))
-        console.print(f"\nPage: {out / 'index.html'}", highlight=False)
+        page = write_page(list(found.values()), out, shlex.join(["npxl", *words]))
+        console.print(f"\nPage: {page}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         print_json({name: outcome.as_json() for name, outcome in found.items()})
     return 0

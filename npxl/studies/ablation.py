@@ -55,6 +55,11 @@ class Setting:
     lengths: tuple[int, ...] = (2, 4, 8)
     """Attention lengths to choose the best from besides that of training, in segments."""
 
+    @property
+    def n_models(self) -> int:
+        """A model for each cell and seed."""
+        return (len(IN_ORDER) + len(SHUFFLED)) * len(self.seeds)
+
 
 def text_of(setting: Setting, lab: Lab) -> Path:
     """The text with its lines in random order, as `shuffled_text` makes it."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig, TrainConfig
 from npxl.data import ShuffledStreams, Streams
-from npxl.layers.attention import attention_probabilities
-from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
+from npxl.studies.influence import probabilities
 from npxl.studies.lab import Lab
 from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, filling
 
@@ -30,21 +29,14 @@ Array = NDArray[Any]
 class Setting:
     """Streams and segments that are looked at once the memory is full."""
 
+    n_models: ClassVar = 1
+
     corpus: str = "kjv"
     model: ModelConfig = FULL_MODEL
     train: TrainConfig = FULL_TRAIN
     split: str = "valid"
     n_streams: int = 8
     n_segments: int = 16
-
-
-def probabilities(model: TransformerXL, fwd: Any) -> Array:
-    """a of every layer [N, B, H, q, K] in a forward pass of a model with the paper's encoding."""
-    attention = []
-    for n, cache in enumerate(fwd.stack.layers):
-        weights = model.layer(model.params, n).attention
-        attention.append(attention_probabilities(cache.attention.attend, weights.u, weights.v))
-    return np.array(attention)
 
 
 def by_distance(attention: Array) -> Array:

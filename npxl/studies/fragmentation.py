@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class Setting:
     """Segments of tgt_len; the losses of the split `valid`, or of another one."""
+
+    n_models: ClassVar = 2
 
     corpus: str = "kjv"
     model: ModelConfig = FULL_MODEL

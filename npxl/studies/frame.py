@@ -59,7 +59,7 @@ class Study:
         LaTeX between dollar signs.
     quick, full
         Settings, frozen dataclasses of one class: to see it work in about a minute, and in earnest.
-        A field `corpus` is the text that it reads.
+        Of a study that trains, `corpus` is the text, and `n_models` how many models there are.
     run
         From a setting to a result.
     tables, pictures, statements

@@ -12,10 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.errors import NpxlError
+from npxl.layers.attention import attention_probabilities
 from npxl.models.transformer_xl import TransformerXL
-from npxl.studies.attention import probabilities
 
 Array = NDArray[Any]
+
+
+def probabilities(model: TransformerXL, fwd: Any) -> Array:
+    """a of every layer [N, B, H, q, K] in a forward pass of a model with the paper's encoding."""
+    attention = []
+    for n, cache in enumerate(fwd.stack.layers):
+        weights = model.layer(model.params, n).attention
+        attention.append(attention_probabilities(cache.attention.attend, weights.u, weights.v))
+    return np.array(attention)
 
 
 def by_gradient(model: TransformerXL, texts: Array) -> Array:

@@ -22,6 +22,7 @@ from npxl.models.transformer_xl import TransformerXL
 from npxl.training.loop import Trainer
 from npxl.training.reporting import ConsoleReporter
 from npxl.training.run import Run
+from npxl.versions import versions
 
 T = TypeVar("T")
 
@@ -42,7 +43,8 @@ class Lab:
     study
         Name of the study.
     setting
-        Its setting, a dataclass; what was kept with another one is not found.
+        Its setting, a dataclass.  What was kept with another one is not found, nor is what was
+        measured on another text, with other versions or on another processor.
     console
         Where to tell how far it is; nowhere when not given.
 
@@ -148,7 +150,8 @@ class Lab:
                 f"study needs the model of {train.steps}: move it elsewhere to train it anew."
             )
         if not trainer.finished:
-            self.say(f"{self._study}: model with {_described(model, train)}")
+            which = f"model {len(self._trained) + 1} of {self._setting.n_models}"
+            self.say(f"{self._study}: {which}, {_described(model, train)}")
             console = self._console
             reporter = None if console is None else ConsoleReporter(console, False)
             if not trainer.run(reporter):
@@ -173,7 +176,7 @@ class Lab:
     def _digest(self) -> str:
         text = self.corpus.fingerprint if hasattr(self._setting, "corpus") else None
         setting = asdict(self._setting) | {"corpus": text}  # whatever its name
-        return digest_of(setting)[:_DIGITS]
+        return digest_of(setting | {"versions": versions()})[:_DIGITS]
 
 
 def write_json(path: Path, values: Any) -> None:

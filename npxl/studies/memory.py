@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -42,6 +42,8 @@ _ENCODINGS = ("dai", "vaswani", "al-rfou")
 @dataclass(frozen=True)
 class Setting:
     """Memory lengths of evaluation, in multiples of that of training, among which are 0 and 1."""
+
+    n_models: ClassVar = 5
 
     corpus: str = "kjv"
     model: ModelConfig = FULL_MODEL

@@ -13,10 +13,16 @@ from npxl.studies.runner import Outcome
 from npxl.versions import versions
 
 
-def write_page(outcomes: Sequence[Outcome], path: Path, command: str) -> None:
-    """Write the page, atomically; `command` makes it again."""
+def write_page(outcomes: Sequence[Outcome], folder: Path, command: str) -> Path:
+    """Write the page into the folder, atomically; `command` makes it again.
+
+    It is called index.html, with the suffix of studies that read a text.
+    """
+    suffix = max((outcome.suffix for outcome in outcomes), key=len)
+    path = folder / f"index{suffix}.html"
     with atomic_write(path) as file:
         file.write(to_html(outcomes, command).encode())
+    return path
 
 
 def to_html(outcomes: Sequence[Outcome], command: str) -> str:

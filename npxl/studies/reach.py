@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ _LENGTH = 24
 @dataclass(frozen=True)
 class Setting:
     """Random configurations to find the reach of, and a trained model to find influences in."""
+
+    n_models: ClassVar = 1
 
     corpus: str = "kjv"
     model: ModelConfig = FULL_MODEL

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,8 @@ _VARIANTS = {
 @dataclass(frozen=True)
 class Setting:
     """Contexts step, 2·step, … up to a limit, after which the last n_positions are predicted."""
+
+    n_models: ClassVar = len(_VARIANTS) + 1
 
     corpus: str = "kjv"
     model: ModelConfig = FULL_MODEL

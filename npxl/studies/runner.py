@@ -27,10 +27,10 @@ class Outcome:
     ----------
     study, setting, result
         The study, in which setting it was run, and what it returned.
-    label
-        What its files are called.
     quick
         Whether the setting is the quick one.
+    suffix
+        What its files are called after the name of the study: by which setting, and which text.
     seconds, training_seconds
         That measuring took, and training the models, which other studies may share.
     """
@@ -38,10 +38,15 @@ class Outcome:
     study: Study
     setting: Any
     result: Result
-    label: str
     quick: bool
+    suffix: str
     seconds: float
     training_seconds: float
+
+    @property
+    def label(self) -> str:
+        """What its files are called."""
+        return f"{self.study.name}{self.suffix}"
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -103,15 +108,15 @@ def conduct(
         setting not be measured.
     """
     setting, lab = _begin(study, folder, quick, corpus, console)
-    label = f"{study.name}-quick" if quick else study.name
+    suffix = "-quick" if quick else ""
     if setting != (study.quick if quick else study.full):
-        label += f"-{Path(lab.corpus.name).stem}"
+        suffix += f"-{Path(lab.corpus.name).stem}"
     result = json.loads(json.dumps(study.run(setting, lab)))  # the same as it is read again
-    outcome = Outcome(study, setting, result, label, quick, lab.seconds, lab.training_seconds)
-    write_json(folder / f"{label}.json", outcome.as_json())
+    outcome = Outcome(study, setting, result, quick, suffix, lab.seconds, lab.training_seconds)
+    write_json(folder / f"{outcome.label}.json", outcome.as_json())
     for n, picture in enumerate(outcome.pictures, start=1):
         svg = drawn(picture)  # which takes a while, in which no file is half written
-        with atomic_write(folder / f"{label}-{n}.svg") as file:
+        with atomic_write(folder / f"{outcome.label}-{n}.svg") as file:
             file.write(svg)
     return outcome
 
@@ -134,7 +139,8 @@ def _begin(
     lab = Lab(folder, study.name, setting, console)
     if study.text is not None:
         _ = lab.corpus  # NpxlError before a folder is made
-    _make(folder / "parts")
+    for each in (folder, folder / "parts"):
+        _make(each)
     return setting, lab
 
 

@@ -136,7 +136,8 @@ class ConsoleReporter(Reporter):
         else:
             self._left = TimeLeft(None, 0, 0.0)
         self._seen = time.perf_counter()
-        self._lines.training = _Line(progress.step, progress.steps, ("starting",))
+        said = ("starting", "a first run compiles its kernels")
+        self._lines.training = _Line(progress.step, progress.steps, said)
 
     def step(self, report: StepReport) -> None:
         """Move the bar."""
