@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from npxl.versions import installed_version
+from npxl.environment import installed_version
 
 # For type checkers, which do not run `__getattr__`; a test holds it against `_HOMES`.
 if TYPE_CHECKING:

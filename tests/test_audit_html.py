@@ -74,7 +74,7 @@ def test_every_number_is_on_the_page(report, page):
                 assert name in text
                 assert number(figure.value) in text
                 assert f'title="{figure.value}"' in page
-    for version in report.versions.values():
+    for version in report.environment.values():
         assert version in text
     assert "npxl audit --seed 5" in text
     assert "the configuration <a>" in text

@@ -10,7 +10,7 @@ from typing import Any
 
 from npxl.audit.frame import Check, Result, Section, Subject
 from npxl.config import to_dict
-from npxl.versions import versions
+from npxl.environment import environment
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AuditReport:
     command: tuple[str, ...]
     """What was typed, without what narrows it down: `--seed` and `--only` are added."""
     outcomes: tuple[CheckOutcome, ...]
-    versions: Mapping[str, str] = field(default_factory=versions)
+    environment: Mapping[str, str] = field(default_factory=environment)
 
     @property
     def passed(self) -> bool:
@@ -84,7 +84,7 @@ class AuditReport:
     @property
     def origin(self) -> str:
         """What would give the same figures again."""
-        packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        packages = ", ".join(f"{name} {version}" for name, version in self.environment.items())
         return f"seed {self.subject.seed}; {packages}"
 
     def as_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class AuditReport:
             "passed": self.passed,
             "verdict": self.verdict,
             "seed": self.subject.seed,
-            "versions": dict(self.versions),
+            "environment": dict(self.environment),
             "architecture": self.subject.config.architecture,
             "config": to_dict(self.subject.config),
             "scaled": to_dict(self.subject.small),

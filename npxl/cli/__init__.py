@@ -26,9 +26,9 @@ from npxl.cli.options import converted
 from npxl.cli.output import INTERRUPTED, Console, remark
 from npxl.cli.study import names_of_studies, study
 from npxl.cli.train import train
+from npxl.environment import installed_version
 from npxl.errors import NpxlError
 from npxl.signals import sigterm_like_ctrl_c
-from npxl.versions import installed_version
 
 app = App(
     name="npxl",

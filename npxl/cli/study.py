@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npxl.cli.options import AsJson, Flag
-from npxl.cli.output import INTERRUPTED, Console, print_json
+from npxl.cli.output import INTERRUPTED, Console, print_json, remark
 from npxl.errors import NpxlError
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def study(
 ) -> int:
     """Measure what the paper claims about Transformer-XL, and show its figures beside.
 
-    Ctrl-C keeps what is finished, and the same command goes on from there. --all also writes all of
-    it on a page, index.html.
+    Ctrl-C keeps what is finished, and the same command goes on from there. A study that fails does
+    not keep the others from running. --all also writes all of it on a page, index.html.
 
     Parameters
     ----------
@@ -52,6 +53,7 @@ def study(
     """
     from npxl.studies import STUDIES, StudyStopped, admit, conduct
     from npxl.studies.page import write_page
+    from npxl.studies.settings import TextSetting
 
     for name in names:
         if name not in STUDIES:
@@ -60,31 +62,40 @@ def study(
         raise NpxlError(f"--all is every study: leave it out, or leave out {', '.join(names)}.")
     if not (every or names):
         raise NpxlError(f"Say which studies to run, or --all: {', '.join(STUDIES)}.")
-    chosen = [each for name, each in STUDIES.items() if every or name in names]
-    if corpus is not None and not any(each.text for each in chosen):
-        raise NpxlError(f"The study {' '.join(names)} reads no text: leave out --corpus.")
-    for each in chosen:  # NpxlError now, and not after hours
-        admit(each, out, quick, corpus if each.text else None)
+    chosen = {name: each for name, each in STUDIES.items() if every or name in names}
+    settings = {name: each.quick if quick else each.full for name, each in chosen.items()}
+    if corpus is not None:
+        reading = [name for name, each in settings.items() if isinstance(each, TextSetting)]
+        if not reading:
+            raise NpxlError(f"The study {' '.join(names)} reads no text: leave out --corpus.")
+        settings |= {name: replace(settings[name], corpus=corpus) for name in reading}
+    for name, each in chosen.items():  # NpxlError now, and not after hours
+        admit(each, out, settings[name])
     console = Console(stderr=True) if as_json else Console()
-    found = {}
-    for each in chosen:
+    found, failed = {}, []
+    for name, each in chosen.items():
         console.print(f"\n{each.title}", style="bold underline")
-        text = corpus if each.text else None
         try:
-            outcome = conduct(each, out, quick, text, console)
+            outcome = conduct(each, out, settings[name], console)
         except (StudyStopped, KeyboardInterrupt):
             console.print("Stopped; what is finished is kept, and the same command goes on.")
             return INTERRUPTED
-        found[each.name] = outcome
+        except NpxlError as error:
+            remark(f"npxl: The study {name} failed. {error}", style="red")
+            failed.append(name)
+            continue
+        found[name] = outcome
         if not as_json:
             _show(outcome, console)
         console.print(_kept(outcome, out), markup=False, highlight=False, soft_wrap=True)
-    if every:
+    if every and found:
         page = write_page(list(found.values()), out, shlex.join(["npxl", *words]))
         console.print(f"\nPage: {page}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         print_json({name: outcome.as_json() for name, outcome in found.items()})
-    return 0
+    if failed and found:
+        remark(f"npxl: Failed: {', '.join(failed)}; the others are finished.", style="red")
+    return 2 if failed else 0
 
 
 def names_of_studies() -> str:

@@ -32,7 +32,8 @@ from npxl.page.pictures import Picture
 from npxl.studies.frame import Cell, Result, Statement, Study, Table
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_6, TABLE_7
-from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, Variant
+from npxl.studies.settings import FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, TextSetting, Variant
+from npxl.studies.statistics import Estimate
 from npxl.threads import available_cores
 from npxl.training.run import Run
 
@@ -44,13 +45,10 @@ SHORTER = replace(FULL_TRAIN, steps=_STEPS, eval_interval=_STEPS)
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(TextSetting):
     """Rows of Table 6 on the text, those of Table 7 on its lines in random order."""
 
-    corpus: str = "kjv"
-    model: ModelConfig = FULL_MODEL
     train: TrainConfig = SHORTER
-    split: str = "valid"
     seeds: tuple[int, ...] = (0, 1, 2)
     lengths: tuple[int, ...] = (2, 4, 8)
     """Attention lengths to choose the best from besides that of training, in segments."""
@@ -221,13 +219,13 @@ def statements(result: Result) -> Iterable[Statement]:
         mean, spread = gain(in_order)
         yield Statement(
             f"{name[0].upper()}{name[1:]} helps.",
-            mean > spread if repeated else None,
+            Estimate(mean, spread).is_above(0) if repeated else None,
             f"By {mean:.4f} bits a byte; {over_seeds(spread)}",
         )
     (mean, spread), (less, other) = (_GAINS["recurrence"](rows) for rows in (in_order, shuffled))
     yield Statement(
         "Recurrence helps less where sentences are in random order.",
-        mean - less > max(spread, other) if repeated else None,
+        Estimate(mean - less, max(spread, other)).is_above(0) if repeated else None,
         f"By {less:.4f} instead of {mean:.4f} bits a byte; {over_seeds(max(spread, other))}",
     )
 

@@ -9,34 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig, TrainConfig
 from npxl.data import ShuffledStreams, Streams
 from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.influence import probabilities
 from npxl.studies.lab import Lab
-from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN, filling
+from npxl.studies.settings import QUICK_MODEL, QUICK_TRAIN, TextSetting, filling
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(TextSetting):
     """Streams and segments that are looked at once the memory is full."""
 
-    n_models: ClassVar = 1
-
-    corpus: str = "kjv"
-    model: ModelConfig = FULL_MODEL
-    train: TrainConfig = FULL_TRAIN
-    split: str = "valid"
     n_streams: int = 8
     n_segments: int = 16
+
+    @property
+    def n_models(self) -> int:
+        """That of the preset."""
+        return 1
 
 
 def by_distance(attention: Array) -> Array:
@@ -50,6 +48,9 @@ def by_distance(attention: Array) -> Array:
         nearest_first = attention[..., i, n_keys - n_queries + i :: -1]
         sums[..., : nearest_first.shape[-1]] += nearest_first
     return sums
+
+
+_READ = 0.01
 
 
 def text_of(setting: Setting, lab: Lab) -> Streams | ShuffledStreams:
@@ -171,12 +172,30 @@ def pictures(result: Result) -> Iterable[Picture]:
 
 
 def statements(result: Result) -> Iterable[Statement]:
-    """That memory is read."""
-    layers = np.array(result["in_memory"]).mean(1)
+    """That memory is read, and what the paper's appendix D finds in its model."""
+    in_memory = np.array(result["in_memory"])  # [N, H]
+    layers = in_memory.mean(1)
     yield Statement(
         "Memory is read in every layer.",
-        bool((layers > 0.01).all()),
-        f"{', '.join(f'{share:.1%}' for share in layers)} of attention, by layer, is in memory",
+        bool((layers > _READ).all()),
+        f"{', '.join(f'{share:.1%}' for share in layers)} of attention, by layer, is in memory; "
+        f"more than {_READ:.0%} counts",
+    )
+    by_distance = np.array(result["by_distance"])  # [N, H, K]
+    nearest = max(1, by_distance.shape[-1] // 10)
+    near = by_distance[..., :nearest].sum(-1) > 0.5
+    yield Statement(
+        "Most heads look at what is near.",
+        bool(near.mean() > 0.5),
+        f"{near.sum()} of {near.size} heads give more than half of their attention to the nearest "
+        f"{nearest} of {by_distance.shape[-1]} keys",
+    )
+    all_over = in_memory > result["in_memory_if_even"] / 2
+    yield Statement(
+        "A few heads look at all of the memory.",
+        bool(all_over.any()),
+        f"{all_over.sum()} of {all_over.size} heads give more than half as much to memory as if "
+        "all keys were given the same",
     )
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.studies.statistics import N_BLOCKS
+from npxl.studies.statistics import N_BLOCKS, Estimate, over_text
 
 Array = NDArray[Any]
 
 THRESHOLD = 0.01
 
 N_RESAMPLES = 200
+
+_SURE = 0.95
 
 
 def baseline(losses: Array) -> Array:
@@ -41,18 +43,14 @@ def gain(losses: Array, shorter: int, longer: int, model: int, r: float) -> floa
     return float(1 - np.exp(at_longer - at_c))
 
 
-def gain_by_chance(losses: Array, shorter: int, longer: int, model: int, r: float) -> float:
-    """The `gain` to expect if every change of a loss were as likely to have the other sign.
+def own_change(losses: Array, shorter: int, longer: int, model: int, r: float) -> Estimate:
+    """The mean of ℓ_i(c′, t) − ℓ_i(c, t) over the positions t ∈ T of `gain`, with its interval.
 
-    A minimum takes what has become better and leaves out what has become worse: losses that change
-    gain, for whatever reason they do.
+    What f takes the minimum with b away from, which keeps what has become better and leaves out
+    what has become worse: a gain may be all chance where this is not below zero.
     """
-    base = baseline(losses[:, shorter])
-    chosen = hardest(base, r)
-    before = losses[model, shorter]
-    change = losses[model, longer] - before
-    after = (np.minimum(base, before + change) + np.minimum(base, before - change)) / 2
-    return float(1 - np.exp((after - base)[chosen].mean()))
+    chosen = np.sort(hardest(baseline(losses[:, shorter]), r))  # in reading order
+    return over_text((losses[model, longer] - losses[model, shorter])[chosen])
 
 
 def effective_context(
@@ -70,17 +68,33 @@ def effective_context(
     return n_contexts - 1, False
 
 
-def interval(losses: Array, model: int, r: float, seed: int = 0) -> tuple[int, int]:
-    """What 95 % of resampled texts give for `effective_context`: the lowest and highest number.
+def resampled(losses: Array, r: float, seed: int = 0) -> NDArray[np.int64]:
+    """`effective_context` of all models on the same resampled texts: numbers [N_RESAMPLES, M].
 
     By the bootstrap of blocks: each text is made of as many blocks of successive positions of
     losses [M, C, T], in reading order, drawn with replacement.
     """
     draw = np.random.default_rng(seed)
     blocks = np.array_split(np.arange(losses.shape[2]), min(N_BLOCKS, losses.shape[2]))
-    found = []
-    for _ in range(N_RESAMPLES):
+    found = np.empty((N_RESAMPLES, len(losses)), np.int64)
+    for row in found:
         chosen = np.concatenate([blocks[n] for n in draw.integers(len(blocks), size=len(blocks))])
-        found.append(effective_context(losses[:, :, chosen], model, r)[0])
+        text = losses[:, :, chosen]
+        row[:] = [effective_context(text, model, r)[0] for model in range(len(losses))]
+    return found
+
+
+def interval(found: Array) -> tuple[int, int]:
+    """The lowest and the highest number of 95 % of resampled texts [N_RESAMPLES]."""
     low, high = np.percentile(found, [2.5, 97.5], method="nearest")
     return int(low), int(high)
+
+
+def is_longer(ours: Array, others: Array) -> bool | None:
+    """Whether a model's context is longer than another one's in 95 % of resampled texts.
+
+    False if it is not in as many, None if neither: numbers are those of `resampled`, of both on the
+    same texts.
+    """
+    longer = float(np.mean(ours > others))
+    return True if longer >= _SURE else False if longer <= 1 - _SURE else None

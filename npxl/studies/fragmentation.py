@@ -12,22 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import ModelConfig, TrainConfig
 from npxl.inference import score
 from npxl.page.pictures import INK, Picture
-from npxl.studies.frame import Cell, Result, Statement, Study, Table, octaves, spelled
+from npxl.studies.frame import Cell, Result, Statement, Study, Table, all_of, octaves, spelled
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_7
 from npxl.studies.settings import (
-    FULL_MODEL,
-    FULL_TRAIN,
     QUICK_MODEL,
     QUICK_TRAIN,
+    TextSetting,
     Variant,
     filling,
 )
@@ -38,15 +36,13 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(TextSetting):
     """Segments of tgt_len; the losses of the split `valid`, or of another one."""
 
-    n_models: ClassVar = 2
-
-    corpus: str = "kjv"
-    model: ModelConfig = FULL_MODEL
-    train: TrainConfig = FULL_TRAIN
-    split: str = "valid"
+    @property
+    def n_models(self) -> int:
+        """With recurrence, and without."""
+        return 2
 
 
 _PAPER = math.log(TABLE_7[False, "dai"] / TABLE_7[True, "dai"])
@@ -160,7 +156,7 @@ def statements(result: Result) -> Iterable[Statement]:
         first, mean = Estimate(*gaps[0]), Estimate(*result["mean_gap"][name])
         yield Statement(
             f"Cut into segments, a text is harder to predict ({_LABELS[name]}).",
-            all(each.mean > 0 and each.excludes_zero for each in (first, mean)),
+            all_of(each.is_above(0) for each in (first, mean)),
             f"{first} nats at the first position, {mean} on average; in the paper recurrence is "
             f"worth {_PAPER:.3f} nats a word where sentences are shuffled (Table 7)",
         )

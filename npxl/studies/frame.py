@@ -29,9 +29,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the paper says, whether it was seen here, and in which numbers.
+    """What the paper says or implies, whether it was seen here, and in which numbers.
 
-    `seen` is None where the numbers cannot show it, either way.
+    `says` stands for itself.  `seen` is None where the numbers show it neither way; by what they
+    are judged is part of the `evidence`.
     """
 
     says: str
@@ -42,6 +43,12 @@ class Statement:
     def mark(self) -> str:
         """`seen` in words."""
         return {True: "seen", False: "not seen", None: "not judged"}[self.seen]
+
+
+def all_of(judgements: Iterable[bool | None]) -> bool | None:
+    """False if one of them is, None if one is not judged, else True."""
+    found = set(judgements)
+    return False if False in found else None if None in found else True
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Study:
         LaTeX between dollar signs.
     quick, full
         Settings, frozen dataclasses of one class: to see it work in about a minute, and in earnest.
-        Of a study that trains, `corpus` is the text, and `n_models` how many models there are.
+        Of a study that reads a text they are `TextSetting`s.
     run
         From a setting to a result.
     tables, pictures, statements

@@ -16,13 +16,14 @@ from rich.progress import Progress
 from npxl.config import LanguageModelConfig, ModelConfig, TrainConfig, to_dict
 from npxl.data import BUNDLED, Corpus, Split, load_corpus
 from npxl.data.encoded import digest_of
+from npxl.environment import digest_of_sources, environment
 from npxl.errors import NpxlError
 from npxl.files import atomic_write
 from npxl.models.transformer_xl import TransformerXL
+from npxl.studies.settings import TextSetting
 from npxl.training.loop import Trainer
 from npxl.training.reporting import ConsoleReporter
 from npxl.training.run import Run
-from npxl.versions import versions
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class Lab:
         Name of the study.
     setting
         Its setting, a dataclass.  What was kept with another one is not found, nor is what was
-        measured on another text, with other versions or on another processor.
+        measured on another text, by other code or on another kind of machine.
     console
         Where to tell how far it is; nowhere when not given.
 
@@ -54,6 +55,8 @@ class Lab:
         That the parts took, when they were computed.
     training_seconds
         That the training of the models took, which other studies may share.
+    runs
+        The models, by the names of their folders.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Lab:
         self.folder = folder
         self.seconds = self.training_seconds = 0.0
         self._study, self._setting, self._console = study, setting, console
-        self._trained: set[Path] = set()
+        self.runs: dict[str, Run] = {}
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -91,13 +94,12 @@ class Lab:
         """
         label = f"{self._study}-{self._digest}-{name}".replace(" ", "-")
         path = self.folder / "parts" / f"{label}.json"
-        try:
-            kept = json.loads(path.read_bytes())
-        except (OSError, ValueError):  # not there; never half of it
+        kept = _kept(path)
+        if kept is None:
             self.say(f"{self._study}: {name}")
             started = time.perf_counter()
-            value = compute()
-            kept = {"seconds": time.perf_counter() - started, "value": value}
+            computed = compute()
+            kept = {"seconds": time.perf_counter() - started, "value": computed}
             try:
                 write_json(path, kept)
             except ValueError as error:
@@ -107,7 +109,7 @@ class Lab:
                 ) from error
             kept = json.loads(path.read_bytes())  # the same, fresh or kept
         self.seconds += kept["seconds"]
-        value = kept["value"]
+        value: T = kept["value"]
         return value
 
     def transformer(self, model: ModelConfig, train: TrainConfig) -> TransformerXL:
@@ -150,14 +152,14 @@ class Lab:
                 f"study needs the model of {train.steps}: move it elsewhere to train it anew."
             )
         if not trainer.finished:
-            which = f"model {len(self._trained) + 1} of {self._setting.n_models}"
+            which = f"model {len(self.runs) + 1} of {self._setting.n_models}"
             self.say(f"{self._study}: {which}, {_described(model, train)}")
             console = self._console
             reporter = None if console is None else ConsoleReporter(console, False)
             if not trainer.run(reporter):
                 raise StudyStopped
-        if folder not in self._trained:
-            self._trained.add(folder)
+        if name not in self.runs:
+            self.runs[name] = run
             self.training_seconds += _seconds_of(run)
         return run
 
@@ -172,11 +174,16 @@ class Lab:
         with Progress(console=self._console, transient=True, disable=not shown) as bar:
             yield from bar.track(things, description=name)
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the text, for a study that reads one."""
+        return self.corpus.fingerprint if isinstance(self._setting, TextSetting) else None
+
     @cached_property
     def _digest(self) -> str:
-        text = self.corpus.fingerprint if hasattr(self._setting, "corpus") else None
-        setting = asdict(self._setting) | {"corpus": text}  # whatever its name
-        return digest_of(setting | {"versions": versions()})[:_DIGITS]
+        setting = asdict(self._setting) | {"corpus": self.fingerprint}  # whatever its name
+        made_by = {"environment": environment(), "sources": digest_of_sources()}
+        return digest_of(setting | made_by)[:_DIGITS]
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -185,6 +192,16 @@ def write_json(path: Path, values: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(text.encode())
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """What the file of a part holds; None if there is none, or something else."""
+    try:
+        kept = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(kept, dict) and kept.keys() == {"seconds", "value"}
+    return kept if whole else None
 
 
 def _fingerprint(source: str | Path) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from npxl.environment import environment
 from npxl.files import atomic_write
 from npxl.page.render import render
 from npxl.studies.frame import Cell
 from npxl.studies.runner import Outcome
-from npxl.versions import versions
 
 
 def write_page(outcomes: Sequence[Outcome], folder: Path, command: str) -> Path:
@@ -32,7 +32,7 @@ def to_html(outcomes: Sequence[Outcome], command: str) -> str:
         outcomes=outcomes,
         quick=any(outcome.quick for outcome in outcomes),
         command=command,
-        versions=versions(),
+        environment=environment(),
         shown=shown,
         duration=duration,
     )

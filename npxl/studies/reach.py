@@ -16,20 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npxl.audit.invariants import cut
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
-from npxl.config import AttentionType, ModelConfig, TrainConfig
+from npxl.config import AttentionType, ModelConfig
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
 from npxl.studies.influence import by_attention, by_exchange, by_gradient
 from npxl.studies.lab import Lab
-from npxl.studies.settings import FULL_MODEL, FULL_TRAIN, QUICK_MODEL, QUICK_TRAIN
+from npxl.studies.settings import QUICK_MODEL, QUICK_TRAIN, TextSetting
 
 Array = NDArray[Any]
 
@@ -38,21 +38,20 @@ _LENGTH = 24
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(TextSetting):
     """Random configurations to find the reach of, and a trained model to find influences in."""
 
-    n_models: ClassVar = 1
-
-    corpus: str = "kjv"
-    model: ModelConfig = FULL_MODEL
-    train: TrainConfig = FULL_TRAIN
-    split: str = "valid"
     n_configurations: int = 10
     n_texts: int = 64
     """Of the trained model's reach, with a window of mem_len + 1 keys."""
     n_distances: int = 24
     """At which tokens are exchanged."""
     seed: int = 0
+
+    @property
+    def n_models(self) -> int:
+        """That of the preset."""
+        return 1
 
 
 def random_model(draw: np.random.Generator) -> TransformerXL:
@@ -221,18 +220,19 @@ def statements(result: Result) -> Iterable[Statement]:
     )
     beyond = _beyond(result)
     yield Statement(
-        "The trained model's does, too.",
+        "In a trained model, too, the furthest token that has an influence is N (W − 1) away.",
         beyond == 0 and result["exchange"][-2] > 0,
-        f"Beyond {reach} tokens the largest influence is {beyond:g}",
+        f"At {reach} tokens an exchange moves {result['exchange'][-2]:.2g} of the probability; "
+        f"beyond it the largest influence is {beyond:g}",
     )
     window = result["window"]
     gradient = np.array(result["gradient"])
     share = float(gradient[window:].sum() / gradient.sum())
     yield Statement(
-        f"Context grows with depth beyond what one layer sees: at least {_SHARE:.0%} of the "
-        "gradient is there.",
+        "Context that is made use of grows with depth beyond what one layer sees.",
         share >= _SHARE,
-        f"{share:.2%} of the gradient is on tokens that are further than the window of {window}",
+        f"{share:.2%} of the gradient is on tokens that are further than the window of {window}; "
+        f"{_SHARE:.0%} or more counts",
     )
 
 

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.config import LSTMConfig, ModelConfig, TrainConfig
+from npxl.config import LSTMConfig, TrainConfig
 from npxl.inference import evaluate
 from npxl.inference.sliding import score_windows
 from npxl.models import LanguageModel
@@ -33,21 +33,23 @@ from npxl.page.pictures import Picture
 from npxl.studies.effective_context import (
     effective_context,
     gain,
-    gain_by_chance,
     interval,
+    is_longer,
+    own_change,
+    resampled,
 )
-from npxl.studies.frame import Cell, Result, Statement, Study, Table
+from npxl.studies.frame import Cell, Result, Statement, Study, Table, all_of
 from npxl.studies.lab import Lab
 from npxl.studies.paper import TABLE_8
 from npxl.studies.settings import (
-    FULL_MODEL,
-    FULL_TRAIN,
     LSTM_MODEL,
     LSTM_TRAIN,
     QUICK_MODEL,
     QUICK_TRAIN,
+    TextSetting,
     Variant,
 )
+from npxl.studies.statistics import Estimate
 from npxl.threads import available_cores
 
 Array = NDArray[Any]
@@ -64,22 +66,22 @@ _VARIANTS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(TextSetting):
     """Contexts step, 2·step, … up to a limit, after which the last n_positions are predicted."""
 
-    n_models: ClassVar = len(_VARIANTS) + 1
-
-    corpus: str = "kjv"
-    model: ModelConfig = FULL_MODEL
-    train: TrainConfig = FULL_TRAIN
     lstm: LSTMConfig = LSTM_MODEL
     lstm_train: TrainConfig = LSTM_TRAIN
-    split: str = "valid"
     step: int = 32
     longest: int = 768
     n_positions: int = 6000
+    """Of which the hardest tenth has a position for each block of an error bar."""
     windows: tuple[int, ...] = (1, 2, 4, 8)
     """Attention lengths to choose from, in multiples of that of the model's own training."""
+
+    @property
+    def n_models(self) -> int:
+        """Transformers, and an LSTM."""
+        return len(_VARIANTS) + 1
 
 
 def text_of(setting: Setting, lab: Lab) -> Array:
@@ -128,8 +130,11 @@ def run(setting: Setting, lab: Lab) -> Result:
             break
     return {
         "groups": groups,
-        "intervals": [_intervals(contexts, losses, group) for group in GROUPS],
         "contexts": contexts,
+        "resampled": lab.part(
+            f"resampled up to {contexts[-1]}",
+            lambda: [_resampled(contexts, losses, group) for group in GROUPS],
+        ),
         "gains": [_gains(losses, group) for group in GROUPS],
         "loss": {name: [float(np.mean(each[name])) for each in losses] for name in models},
         "attention_lengths": windows,
@@ -149,28 +154,32 @@ def _effective_contexts(
     return found
 
 
-def _intervals(
+def _resampled(
     contexts: list[int], losses: list[dict[str, list[float]]], group: Sequence[str]
-) -> dict[str, list[tuple[int, int]]]:
-    """By model, for each r, the 95 % interval of its RECL over resampled texts."""
-    array = _losses_of(group, losses)
-    found = {}
-    for i, name in enumerate(group):
-        each = [interval(array, i, r) for r in RATIOS]
-        found[name] = [(contexts[low], contexts[high]) for low, high in each]
-    return found
+) -> dict[str, dict[str, Any]]:
+    """By model, for each r: the 95 % interval of its RECL over resampled texts.
+
+    And whether the first model's is longer on the same texts: is_longer.
+    """
+    found = [resampled(_losses_of(group, losses), r) for r in RATIOS]
+    return {
+        name: {
+            "interval": [[contexts[c] for c in interval(each[:, i])] for each in found],
+            "shorter_than_first": [is_longer(each[:, 0], each[:, i]) for each in found],
+        }
+        for i, name in enumerate(group)
+    }
 
 
 def _gains(
     losses: list[dict[str, list[float]]], group: Sequence[str]
-) -> dict[str, list[tuple[float, float]]]:
-    """By model, for each step of context: its gain at the smallest r, and that by chance."""
+) -> dict[str, list[tuple[float, Estimate]]]:
+    """By model, for each step of context, at the smallest r: its gain, and its own change."""
     array = _losses_of(group, losses)
-    steps = list(pairwise(range(len(losses))))
     return {
         name: [
-            (gain(array, *step, i, RATIOS[0]), gain_by_chance(array, *step, i, RATIOS[0]))
-            for step in steps
+            (gain(array, *step, i, RATIOS[0]), own_change(array, *step, i, RATIOS[0]))
+            for step in pairwise(range(len(losses)))
         ]
         for i, name in enumerate(group)
     }
@@ -194,16 +203,15 @@ def _best_window(model: TransformerXL, tokens: Array, setting: Setting) -> int:
 
 def tables(result: Result) -> Iterable[Table]:
     """A table for each group, as the paper's, with its figures beside."""
-    groups = zip(result["groups"], result["intervals"], TABLE_8, strict=True)
-    longest = result["contexts"][-1]  # at which a resampled text may not have ended yet
-    for n, (group, intervals, paper) in enumerate(groups, start=1):
+    groups = zip(result["groups"], result["resampled"], TABLE_8, strict=True)
+    for n, (group, texts, paper) in enumerate(groups, start=1):
         rows: list[tuple[Cell, ...]] = []
         for name, figures in paper.items():
             ours: list[Cell] = [None] * len(RATIOS)
             if name in group:
                 ours = [
-                    f"{_spelled(*each)} ({low}–{_spelled(high, high < longest)})"
-                    for each, (low, high) in zip(group[name], intervals[name], strict=True)
+                    f"{_spelled(each, result)} ({low}–{high})"
+                    for each, (low, high) in zip(group[name], texts[name]["interval"], strict=True)
                 ]
             rows.append((name, result["parameters"].get(name), *ours, *figures))
         columns = (
@@ -211,17 +219,19 @@ def tables(result: Result) -> Iterable[Table]:
             *(f"paper, r = {r:g}" for r in RATIOS),
         )  # fmt: skip
         yield Table(
-            "Relative effective context length, in tokens (and that of 95 % of resampled texts)",
+            "Relative effective context length, in tokens (and that of 95 % of resampled texts, "
+            f"of which none can be below {result['contexts'][0]} or above "
+            f"{result['contexts'][-1]})",
             columns,
             tuple(rows),
         )
     for n, gains in enumerate(result["gains"], start=1):
         yield Table(
-            f"Gain of a longer context at r = {RATIOS[0]:g}, in percent (and that of changes whose "
-            "sign is chance)",
+            f"Gain of a longer context at r = {RATIOS[0]:g}, in percent (and change of the model's "
+            "own loss at the same positions, nats)",
             (f"group {n}: from", "to", *gains),
             tuple(
-                (*step, *(f"{100 * found:.2f} ({100 * chance:.2f})" for found, chance in each))
+                (*step, *(f"{100 * found:.2f} ({Estimate(*own)})" for found, own in each))
                 for step, *each in zip(pairwise(result["contexts"]), *gains.values(), strict=True)
             ),
         )
@@ -272,29 +282,30 @@ def pictures(result: Result) -> Iterable[Picture]:
 
 def statements(result: Result) -> Iterable[Statement]:
     """That Transformer-XL's is the longest in both groups."""
-    for group, paper in zip(result["groups"], TABLE_8, strict=True):
+    every = zip(result["groups"], result["resampled"], result["gains"], TABLE_8, strict=True)
+    for group, texts, gains, paper in every:
         first, *others = group
         ours = {name: found[0] for name, found in group.items()}
         ratios = ", ".join(
-            f"{ours[first][0] / ours[name][0]:.2f} times the {_spelled(*ours[name])} of {name} "
-            f"({paper[first][0] / paper[name][0]:.2f} in the paper)"
+            f"{ours[first][0] / ours[name][0]:.2f} times the {_spelled(ours[name], result)} of "
+            f"{name} ({paper[first][0] / paper[name][0]:.2f} in the paper)"
             for name in others
         )
-        longer = [_is_longer(*ours[first], *ours[name]) for name in others]
+        falls = [Estimate(*own).is_above(0) is False for _, own in gains[first]]
         yield Statement(
             f"{first} has a longer effective context than others: {', '.join(others)}.",
-            None if None in longer and False not in longer else all(longer),
-            f"At r = {RATIOS[0]:g} it is {_spelled(*ours[first])} tokens, {ratios}",
+            all_of(texts[name]["shorter_than_first"][0] for name in others),
+            f"At r = {RATIOS[0]:g} it is {_spelled(ours[first], result)} tokens, {ratios}; its "
+            f"own loss there surely falls in {sum(falls)} of {len(falls)} steps of context",
         )
 
 
-def _is_longer(context: int, ended: bool, other: int, other_ended: bool) -> bool | None:
-    """Whether a model's RECL is longer than another one's; None where both have not ended yet."""
-    return context > other if ended or other_ended else None
-
-
-def _spelled(context: int, ended: bool) -> str:
-    return f"{context}" if ended else f"≥ {context}"
+def _spelled(found: tuple[int, bool], result: Result) -> str:
+    """A RECL; at the shortest context that was measured it may be less, at the longest more."""
+    context, ended = found
+    if not ended:
+        return f"≥ {context}"
+    return f"≤ {context}" if context == result["contexts"][0] else f"{context}"
 
 
 STUDY = Study(
@@ -303,7 +314,7 @@ STUDY = Study(
     __doc__ or "",
     Setting(
         model=QUICK_MODEL, train=QUICK_TRAIN, lstm=replace(LSTM_MODEL, n_layer=1, d_model=90),
-        lstm_train=replace(QUICK_TRAIN, lr=LSTM_TRAIN.lr), step=16, longest=128, n_positions=200,
+        lstm_train=replace(QUICK_TRAIN, lr=LSTM_TRAIN.lr), step=16, longest=128, n_positions=320,
         windows=(1, 2),
     ),
     Setting(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -11,12 +12,17 @@ from typing import Any
 
 from rich.console import Console
 
+from npxl.data.encoded import digest_of
+from npxl.environment import environment
 from npxl.errors import NpxlError
 from npxl.files import atomic_write
 from npxl.page.pictures import Picture
 from npxl.studies.frame import Result, Statement, Study, Table
 from npxl.studies.lab import Lab, write_json
-from npxl.versions import versions
+from npxl.studies.settings import TextSetting
+
+_DIGITS = 6
+"""Of digests in the names of files."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,13 @@ class Outcome:
     study, setting, result
         The study, in which setting it was run, and what it returned.
     quick
-        Whether the setting is the quick one.
+        Whether the setting is the study's quick one, maybe of another text.
     suffix
         What its files are called after the name of the study: by which setting, and which text.
+    fingerprint
+        Of the text; None if the study reads none.
+    models
+        The folders of the models, and which npxl began to train them.
     seconds, training_seconds
         That measuring took, and training the models, which other studies may share.
     """
@@ -40,6 +50,8 @@ class Outcome:
     result: Result
     quick: bool
     suffix: str
+    fingerprint: str | None
+    models: Mapping[str, str]
     seconds: float
     training_seconds: float
 
@@ -60,7 +72,7 @@ class Outcome:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What was seen of what the paper says."""
+        """What was seen of what is said."""
         return tuple(self.study.statements(self.result))
 
     def as_json(self) -> dict[str, Any]:
@@ -69,21 +81,17 @@ class Outcome:
             "study": self.study.name,
             "quick": self.quick,
             "setting": asdict(self.setting),
+            "fingerprint": self.fingerprint,
+            "models": dict(self.models),
             "seconds": self.seconds,
             "training_seconds": self.training_seconds,
-            "versions": versions(),
+            "environment": environment(),
             "statements": [asdict(statement) for statement in self.statements],
             "result": self.result,
         }
 
 
-def conduct(
-    study: Study,
-    folder: Path,
-    quick: bool = False,
-    corpus: str | None = None,
-    console: Console | None = None,
-) -> Outcome:
+def conduct(study: Study, folder: Path, setting: Any, console: Console | None = None) -> Outcome:
     """Run a study, or what is left of it, and write what it found.
 
     Parameters
@@ -92,10 +100,9 @@ def conduct(
         One of `npxl.studies.STUDIES`.
     folder
         In which models, parts and results are kept.
-    quick
-        Take the setting that shows it work.
-    corpus
-        What `load_corpus` takes, for a study that reads a text; None: the setting's.
+    setting
+        `study.full`, `study.quick`, or one of these with other values (`dataclasses.replace`),
+        whose results have names of their own.
     console
         Where to tell how far it is.
 
@@ -104,15 +111,23 @@ def conduct(
     StudyStopped
         When training was interrupted; a second call goes on from there.
     NpxlError
-        When the text or what the folder holds cannot be used, the folder not be written, or the
-        setting not be measured.
+        When the text or what the folder holds cannot be used, the folder not be written, a model
+        not be trained, or the setting not be measured.
     """
-    setting, lab = _begin(study, folder, quick, corpus, console)
-    suffix = "-quick" if quick else ""
-    if setting != (study.quick if quick else study.full):
-        suffix += f"-{Path(lab.corpus.name).stem}"
+    lab = _lab(study, folder, setting, console)
+    suffix = _suffix(study, setting, lab)
     result = json.loads(json.dumps(study.run(setting, lab)))  # the same as it is read again
-    outcome = Outcome(study, setting, result, quick, suffix, lab.seconds, lab.training_seconds)
+    outcome = Outcome(
+        study,
+        setting,
+        result,
+        quick=_same_but_for_the_text(setting, study.quick),
+        suffix=suffix,
+        fingerprint=lab.fingerprint,
+        models={name: run.version for name, run in lab.runs.items()},
+        seconds=lab.seconds,
+        training_seconds=lab.training_seconds,
+    )
     write_json(folder / f"{outcome.label}.json", outcome.as_json())
     for n, picture in enumerate(outcome.pictures, start=1):
         svg = drawn(picture)  # which takes a while, in which no file is half written
@@ -121,27 +136,39 @@ def conduct(
     return outcome
 
 
-def admit(study: Study, folder: Path, quick: bool = False, corpus: str | None = None) -> None:
+def admit(study: Study, folder: Path, setting: Any) -> None:
     """NpxlError when `conduct` would refuse these before it trains anything."""
-    setting, lab = _begin(study, folder, quick, corpus, None)
+    lab = _lab(study, folder, setting, None)
     if study.text is not None:
         study.text(setting, lab)
 
 
-def _begin(
-    study: Study, folder: Path, quick: bool, corpus: str | None, console: Console | None
-) -> tuple[Any, Lab]:
-    setting = study.quick if quick else study.full
-    if corpus is not None and not hasattr(setting, "corpus"):
-        raise NpxlError(f"The study {study.name} reads no text: leave out the corpus.")
-    if corpus is not None and corpus != setting.corpus:
-        setting = replace(setting, corpus=corpus)
+def _lab(study: Study, folder: Path, setting: Any, console: Console | None) -> Lab:
     lab = Lab(folder, study.name, setting, console)
-    if study.text is not None:
-        _ = lab.corpus  # NpxlError before a folder is made
+    _ = lab.fingerprint  # NpxlError, if there is no such text, before a folder is made
     for each in (folder, folder / "parts"):
         _make(each)
-    return setting, lab
+    return lab
+
+
+def _suffix(study: Study, setting: Any, lab: Lab) -> str:
+    """Nothing for the full setting; else what tells it apart, and a text that is not its own."""
+    if _same_but_for_the_text(setting, study.full):
+        suffix = ""
+    elif _same_but_for_the_text(setting, study.quick):
+        suffix = "-quick"
+    else:
+        suffix = f"-{digest_of(asdict(setting) | {'corpus': None})[:_DIGITS]}"
+    own = study.full, study.quick
+    if isinstance(setting, TextSetting) and setting.corpus not in [each.corpus for each in own]:
+        suffix += f"-{Path(lab.corpus.name).stem}-{lab.corpus.fingerprint[:_DIGITS]}"
+    return suffix
+
+
+def _same_but_for_the_text(setting: Any, other: Any) -> bool:
+    if isinstance(setting, TextSetting):
+        setting = replace(setting, corpus=other.corpus)
+    return bool(setting == other)
 
 
 def _make(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from npxl.config import AttentionType, Loss, LSTMConfig, ModelConfig, TrainConfig
@@ -49,3 +49,19 @@ QUICK_MODEL: ModelConfig
 FULL_MODEL, FULL_TRAIN = configurations("default")
 LSTM_MODEL, LSTM_TRAIN = configurations("lstm")
 QUICK_MODEL, QUICK_TRAIN = configurations("tiny")
+
+
+@dataclass(frozen=True)
+class TextSetting:
+    """Of a study that trains models on a text and reads one of its splits."""
+
+    corpus: str = "kjv"
+    """What `load_corpus` takes."""
+    model: ModelConfig = FULL_MODEL
+    train: TrainConfig = FULL_TRAIN
+    split: str = "valid"
+
+    @property
+    def n_models(self) -> int:
+        """How many models it needs."""
+        raise NotImplementedError

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from npxl.config import LanguageModelConfig, TrainConfig, config_of, from_dict, to_dict
 from npxl.data import BUNDLED, Corpus, Vocabulary, load_corpus, vocabulary_from_dict
 from npxl.datasets import Unit, unit_of
+from npxl.environment import installed_version
 from npxl.errors import NpxlError
 from npxl.files import atomic_write, new_folder
 from npxl.locks import lock
@@ -31,7 +32,6 @@ from npxl.training.checkpoints import (
     save_checkpoint,
 )
 from npxl.training.optimizers import optimizer_for
-from npxl.versions import installed_version
 
 _FORMAT = 2
 

@@ -44,4 +44,4 @@ def tiny(text, monkeypatch):
 @pytest.fixture
 def found(tiny, folder):
     """The outcome of a study by name."""
-    return lambda name: conduct(tiny[name], folder, quick=True)
+    return lambda name: conduct(tiny[name], folder, tiny[name].quick)

@@ -52,21 +52,20 @@ def test_a_training_that_was_interrupted_goes_on(tiny, tmp_path, text, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(lab.Trainer, "run", lambda trainer, reporter: trainer.update() and False)
         with pytest.raises(StudyStopped):
-            conduct(tiny["fragmentation"], tmp_path, quick=True)
+            conduct(tiny["fragmentation"], tmp_path, tiny["fragmentation"].quick)
         assert main(["study", "fragmentation", "--quick", "--out", str(tmp_path)]) == 130
     assert len(list((tmp_path / "models").iterdir())) == 1
-    conduct(tiny["fragmentation"], tmp_path, quick=True)
+    conduct(tiny["fragmentation"], tmp_path, tiny["fragmentation"].quick)
     assert len(list((tmp_path / "models").iterdir())) == 2
 
 
 def test_a_model_that_was_trained_for_longer_is_refused(tiny, tmp_path):
     setting = replace(tiny["attention"].quick, train=replace(TRAIN, steps=2, eval_interval=2))
-    study = replace(tiny["attention"], quick=setting)
-    conduct(study, tmp_path, quick=True)
+    conduct(tiny["attention"], tmp_path, setting)
     (folder,) = (tmp_path / "models").iterdir()
     assert main(["train", "--out", str(folder), "--resume", "--steps=3"]) == 0
     with pytest.raises(NpxlError, match=r"one of 3 updates by now, but the study needs .* of 2"):
-        conduct(study, tmp_path, quick=True)
+        conduct(tiny["attention"], tmp_path, setting)
 
 
 def test_another_setting_text_or_machine_is_another_part(tiny, text, tmp_path, monkeypatch):
@@ -82,8 +81,10 @@ def test_another_setting_text_or_machine_is_another_part(tiny, text, tmp_path, m
     assert part(replace(setting, corpus=str(tmp_path / "other.txt"))) == 2
     (tmp_path / "copy.txt").write_bytes((tmp_path / "other.txt").read_bytes())
     assert part(replace(setting, corpus=str(tmp_path / "copy.txt"))) == 2  # the same text
-    monkeypatch.setattr(lab, "versions", lambda: {"processor": "an abacus"})
+    monkeypatch.setattr(lab, "environment", lambda: {"processor": "an abacus"})
     assert part(setting) == 3
+    monkeypatch.setattr(lab, "digest_of_sources", lambda: "of another day")
+    assert part(setting) == 4
 
 
 def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):
@@ -97,13 +98,22 @@ def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):
     assert one.seconds >= 0
 
 
+@pytest.mark.parametrize("contents", ["", "{", "{}", "[1.5]", '{"seconds": 1}'])
+def test_what_is_no_part_is_measured_anew(contents, tiny, tmp_path):
+    one = Lab(tmp_path, "fragmentation", tiny["fragmentation"].quick)
+    assert one.part("one", lambda: 1) == 1
+    (path,) = (tmp_path / "parts").iterdir()
+    path.write_text(contents)
+    assert one.part("one", lambda: 2) == one.part("one", lambda: 3) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "enough"),
     [
         ("reach", 2 * 8 + 3),  # the token beyond the reach, and a target
         ("fragmentation", (1 + N_BLOCKS) * 8 + 1),  # segments, the first of which has no memory
-        ("memory", N_BLOCKS + 1),
-        ("recl", 24 + 60),  # the longest context, and positions
+        ("memory", 4 * 8 + N_BLOCKS + 1),  # what fills the longest memory, and losses after it
+        ("recl", 24 + 300),  # the longest context, and positions
         ("attention", 2 * (1 + 3) * 8 + 1),  # streams of segments
     ],
 )
@@ -116,11 +126,11 @@ def test_a_text_that_is_too_short_is_refused_before_training(
     (tmp_path / "text" / "train.txt").write_bytes(text[:1000])
 
     fewer = dict(n_configurations=1) if name == "reach" else {}
-    study = replace(tiny[name], quick=replace(tiny[name].quick, **fewer))
+    setting = replace(tiny[name].quick, corpus=str(tmp_path / "text"), **fewer)
 
     def outcome(length):
         (tmp_path / "text" / "valid.txt").write_bytes(text[:length])
-        return conduct(study, tmp_path, quick=True, corpus=str(tmp_path / "text"))
+        return conduct(tiny[name], tmp_path, setting)
 
     assert outcome(enough).tables
     monkeypatch.setattr(Lab, "trained", None)  # nothing is trained
@@ -134,7 +144,7 @@ def test_a_text_without_the_split_is_refused_before_training(name, tiny, tmp_pat
     monkeypatch.setattr(Lab, "trained", None)
     (tmp_path / "train.txt").write_bytes(BUNDLED["kjv"].read_bytes()[:1000])
     with pytest.raises(NpxlError, match="has no split 'valid'; it has train"):
-        conduct(tiny[name], tmp_path / "out", quick=True, corpus=str(tmp_path))
+        conduct(tiny[name], tmp_path / "out", replace(tiny[name].quick, corpus=str(tmp_path)))
 
 
 @pytest.mark.parametrize("file", ["out", "out/parts"])
@@ -143,7 +153,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything(file, tiny, tmp
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("in the way")
     with pytest.raises(NpxlError, match=r"Nothing can be kept in .*: choose another folder"):
-        conduct(tiny["speed"], tmp_path / "out", quick=True)
+        conduct(tiny["speed"], tmp_path / "out", tiny["speed"].quick)
 
 
 def test_nothing_is_half_written_while_a_picture_is_drawn(tiny, folder, monkeypatch):
@@ -154,7 +164,7 @@ def test_nothing_is_half_written_while_a_picture_is_drawn(tiny, folder, monkeypa
         return b"<svg/>"
 
     monkeypatch.setattr(runner, "drawn", drawn)
-    assert conduct(tiny["speed"], folder, quick=True).pictures
+    assert conduct(tiny["speed"], folder, tiny["speed"].quick).pictures
     assert left == []
 
 

@@ -8,7 +8,7 @@ from signal import SIGINT, raise_signal
 import pytest
 from tiny_studies import untrained
 
-from npxl import NpxlError
+from npxl import NpxlError, load_corpus
 from npxl.cli import main
 from npxl.data import BUNDLED
 from npxl.studies import STUDIES, Lab, conduct, lab, runner, speed
@@ -105,11 +105,14 @@ def test_all_studies_on_a_page(tiny, folder, capsys, monkeypatch):
     for target in links.targets:  # within the page, or in it
         assert target.startswith("data:") or target.removeprefix("#") in links.names
     for name, study in chosen.items():
-        outcome = conduct(study, folder, quick=True)
+        outcome = conduct(study, folder, study.quick)
+        section = page.split(f'<h2 id="{name}">')[1].split("</section>")[0]
         for table in outcome.tables:
             for row in table.rows:
-                assert all(f">{shown(cell)}</td>" in page for cell in row), name
-        assert page.count("<svg role") >= len(outcome.pictures)
+                assert all(f">{shown(cell)}</td>" in section for cell in row), name
+        assert section.count("<svg role") == len(outcome.pictures) > 0
+        for model in outcome.models:
+            assert model in section
     assert f"npxl study --all --quick --out {folder}" in page
 
 
@@ -118,16 +121,66 @@ def test_a_text_of_ones_own_has_results_of_its_own(tiny, folder, tmp_path, monke
     monkeypatch.setattr(runner, "write_json", lambda path, values: called.append(path.name))
     other = tmp_path / "exodus.txt"
     other.write_bytes(BUNDLED["kjv"].read_bytes()[200_000:230_000])
-    conduct(tiny["attention"], tmp_path, quick=True, corpus=str(other))
-    assert called == ["attention-quick-exodus.json"]
+    study = tiny["attention"]
+
+    def conduct_on(corpus):
+        return conduct(study, tmp_path, replace(study.quick, corpus=str(corpus)))
+
+    outcome = conduct_on(other)
+    assert outcome.quick
+    assert outcome.as_json()["fingerprint"] == load_corpus(other).fingerprint
+    assert called == [f"attention-quick-exodus-{outcome.fingerprint[:6]}.json"]
     (tmp_path / "leviticus").mkdir()
     for name in ("train.txt", "valid.txt"):
         (tmp_path / "leviticus" / name).write_bytes(BUNDLED["kjv"].read_bytes()[320_000:322_000])
     monkeypatch.chdir(tmp_path / "leviticus")
     monkeypatch.setattr(Lab, "trained", untrained)
-    conduct(tiny["attention"], tmp_path, quick=True, corpus=".")
-    assert called[1:] == ["attention-quick-leviticus.json"]
+    outcome = conduct_on(".")
+    assert called[1:] == [f"attention-quick-leviticus-{outcome.fingerprint[:6]}.json"]
     with pytest.raises(NpxlError, match="no file or folder"):
-        conduct(tiny["attention"], tmp_path, quick=True, corpus=str(tmp_path / "nowhere"))
-    with pytest.raises(NpxlError, match="The study speed reads no text: leave out the corpus"):
-        conduct(tiny["speed"], tmp_path, quick=True, corpus=str(other))
+        conduct_on(tmp_path / "nowhere")
+
+
+def test_a_setting_of_ones_own_has_results_of_its_own(tiny, folder, found):
+    study = tiny["attention"]
+    labels = [found("attention").label]
+    for n_segments in (1, 2):
+        outcome = conduct(study, folder, replace(study.quick, n_segments=n_segments))
+        labels.append(outcome.label)
+        assert not outcome.quick
+        kept = json.loads((folder / f"{outcome.label}.json").read_text())
+        assert kept["setting"]["n_segments"] == n_segments
+    assert labels[0] == "attention-quick"
+    assert len(set(labels)) == 3
+
+
+def test_a_text_is_not_wanted_where_none_is_read(tiny, tmp_path, capsys):
+    assert main(["study", "speed", "--corpus", "kjv", "--out", str(tmp_path)]) == 2
+    assert "The study speed reads no text: leave out --corpus." in capsys.readouterr().err
+
+
+def test_a_study_that_fails_does_not_keep_others_from_running(
+    tiny, folder, tmp_path, capsys, monkeypatch
+):
+    def fails(*_):
+        raise NpxlError("The loss is not finite.")
+
+    chosen = {name: tiny[name] for name in ("speed", "attention")}
+    chosen["speed"] = replace(chosen["speed"], run=fails)
+    monkeypatch.setattr("npxl.studies.STUDIES", chosen)
+    words = ["study", "--all", "--quick", "--json", "--out", str(folder)]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert "The study speed failed. The loss is not finite." in printed.err
+    assert "Failed: speed; the others are finished." in printed.err
+    assert list(json.loads(printed.out)) == ["attention"]
+    page = (folder / "index-quick.html").read_text()
+    assert 'id="attention"' in page
+    assert 'id="speed"' not in page
+    monkeypatch.setitem(chosen, "attention", replace(chosen["attention"], run=fails))
+    words[-1] = str(tmp_path)
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {}
+    assert "the others" not in printed.err
+    assert not (tmp_path / "index-quick.html").exists()
