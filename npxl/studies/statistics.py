@@ -28,11 +28,6 @@ class Estimate(NamedTuple):
         """With that interval."""
         return cls((low + high) / 2, (high - low) / 2)
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether zero is outside of the interval."""
-        return abs(self.mean) > self.error
-
     def is_above(self, bound: float = 0.0) -> bool | None:
         """Whether the whole interval is above a bound; None if only a part of it is."""
         if self.mean - self.error > bound:

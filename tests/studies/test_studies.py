@@ -222,6 +222,21 @@ def test_error_bars_need_a_value_for_each_block():
         over_text(np.zeros(N_BLOCKS - 1))
 
 
-def test_an_interval_that_excludes_zero():
-    assert Estimate(-0.2, 0.1).excludes_zero
-    assert not Estimate(0.1, 0.2).excludes_zero
+@pytest.mark.parametrize(
+    ("mean", "error", "bound", "above"),
+    [
+        (0.3, 0.1, 0.0, True),
+        (0.1, 0.2, 0.0, None),
+        (-0.1, 0.2, 0.0, None),
+        (-0.3, 0.1, 0.0, False),
+        (0.3, 0.1, 0.5, False),
+        (0.0, 0.0, 0.0, False),  # what is equal is not above
+        (float("nan"), 0.1, 0.0, None),
+    ],
+)
+def test_an_interval_is_above_a_bound_below_it_or_on_both_sides(mean, error, bound, above):
+    assert Estimate(mean, error).is_above(bound) is above
+
+
+def test_an_interval_from_its_ends():
+    assert Estimate.between(1.0, 3.0) == (2.0, 1.0)
