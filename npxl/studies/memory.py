@@ -143,7 +143,7 @@ def pictures(result: Result) -> Iterable[Picture]:
         axes.axvline(result["trained_with"], color=INK, linewidth=0.8, linestyle=":")
         axes.set_xscale("symlog", linthresh=max(1, result["trained_with"] // 4))
         axes.set(xlabel="memory in evaluation, tokens", ylabel="loss, nats")
-        axes.legend()
+        figure.legend(loc="outside right upper")
 
     ends = "; ".join(
         f"{name}, from {curve[0]['loss'][0]:.3f} to {curve[-1]['loss'][0]:.3f} nats"
@@ -155,7 +155,7 @@ def pictures(result: Result) -> Iterable[Picture]:
         "(dotted); bars are 95 % intervals over blocks of the text.",
         f"A curve for each model, from no memory to {result['lengths'][-1]} tokens: {ends}.",
         draw,
-        (7.0, 4.5),
+        (8.5, 4.5),
     )
 
 
@@ -171,14 +171,14 @@ def statements(result: Result) -> Iterable[Statement]:
 
     helped, further = change("dai"), longest("dai")
     harms = further.is_above(_HARM)
+    times = result["lengths"][-1] // result["trained_with"]
     yield Statement(
         "With an encoding of distances, memory helps.",
         Estimate(-helped.mean, helped.error).is_above(0),
         f"{helped} nats with the memory of training",
     )
     yield Statement(
-        f"A memory {result['lengths'][-1] // result['trained_with']} times as long as in training "
-        "does no harm then.",
+        f"With an encoding of distances, a memory {times} times as long as in training is no harm.",
         None if harms is None else not harms,
         f"{further} nats, {longest('dai, clamped')} with clamped distances, where more than "
         f"{_HARM} is harm; the paper goes from {TRAINED_FOR} in training to {EVALUATED_WITH:,} in "
@@ -187,7 +187,7 @@ def statements(result: Result) -> Iterable[Statement]:
     for name in ("vaswani", "al-rfou"):
         harmed = change(f"{name}, trained without")
         yield Statement(
-            f"With encodings of places, states cannot be reused ({name}, trained without memory).",
+            f"With an encoding of places, a memory that training has not shown is harm ({name}).",
             harmed.is_above(_HARM),
             f"{harmed} nats with the same memory, and {change('dai, trained without')} with an "
             "encoding of distances that was trained without",
@@ -198,7 +198,7 @@ def statements(result: Result) -> Iterable[Statement]:
             f", {longest('vaswani, clamped')} with clamped places" if name == "vaswani" else ""
         )
         yield Statement(
-            f"Nor can they if training has shown a memory, once it is longer ({name}).",
+            f"With an encoding of places, a memory longer than in training is harm ({name}).",
             harmed.is_above(_HARM),
             f"{change(name)} nats with the memory of training, {harmed} more with the longest"
             f"{clamped}",
