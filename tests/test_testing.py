@@ -11,7 +11,7 @@ from toy_models import FadingAverage, Indifferent, WindowedLinear
 
 from npxl import LSTMConfig, ModelConfig
 from npxl.invariants import causality
-from npxl.invariants.dependence import oldest_tokens, reach
+from npxl.invariants.dependence import dependence, oldest_tokens, reach, responses
 from npxl.testing import (
     CHECKS,
     Case,
@@ -193,6 +193,35 @@ def test_nor_is_a_window_that_is_not_there():
     model.window = 60
     with pytest.raises(Vacuous, match="smaller one"):
         CHECKS["check_window"](model, Case())
+
+
+@pytest.mark.parametrize(
+    ("seed", "case", "options"),
+    [
+        (
+            25,
+            Case(batch_size=1, lengths=(1, 1, 1, 1), seed=1),
+            dict(vocab_size=2, n_layer=2, d_inner=2, mem_len=0, attn_window=2, attn_type="al-rfou",
+                 clamp_len=7, d_embed=3, cutoffs=(1,), div_val=1),
+        ),
+        (
+            74,
+            Case(batch_size=1, lengths=(2,)),
+            dict(vocab_size=7, n_layer=1, d_inner=1, mem_len=2, attn_window=3, untie_r=True,
+                 d_embed=64, cutoffs=(2, 3, 4), div_val=4),
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["check_window", "check_exact_reach"])
+def test_an_attention_so_sharp_that_a_token_is_lost_is_no_narrow_window(name, seed, case, options):
+    """Of these models one text alone says that a query does not see all of its window."""
+    config = ModelConfig(n_head=1, d_model=8, d_head=1, tie_weight=False, **options)
+    implementation = NpxlModel(model_for(config, seed))
+    lengths = [8] if config.mem_len == 0 else [2, 2, 2]
+    expected = dependence(oldest_tokens(implementation, lengths))
+    text = case.rng(0).integers(config.vocab_size, size=sum(lengths))
+    assert not responses(implementation, text, lengths)[expected].all()
+    CHECKS[name](implementation, case)
 
 
 def test_what_is_seen_too_much_is_reported_though_something_else_drowns(monkeypatch):

@@ -15,7 +15,7 @@ from npxl.invariants.comparing import (
     resolution,
     worst,
 )
-from npxl.invariants.dependence import dependence, drowned, oldest_tokens, reach, responses
+from npxl.invariants.dependence import dependence, drowned, largest_responses, oldest_tokens, reach
 from npxl.invariants.findings import Case, Finding, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation
 from npxl.invariants.reading import LONGEST, read, stretched
@@ -78,12 +78,10 @@ def check_exact_reach(implementation: Implementation, case: Case) -> Finding:
     """
     require_tokens_to_change(implementation, case)
     lengths = _long_enough(implementation, case.lengths)
-    text = case.rng(0).integers(implementation.vocab_size, size=sum(lengths))
-    moved = responses(implementation, text, lengths)
+    moved, scores = largest_responses(implementation, lengths, case.rng(0))
     expected = dependence(oldest_tokens(implementation, lengths))
     if not moved.any():
         raise Vacuous("No other token changes any score: the outputs are constant.")
-    scores, _ = read(implementation, text[None], lengths)
     leaks, missing = (moved != 0) & ~expected, (moved == 0) & expected
     for s, t in [*np.argwhere(leaks), *np.argwhere(missing)]:
         if expected[s, t] and drowned(implementation, moved, s, t, scores):
@@ -129,15 +127,13 @@ def check_window(implementation: Implementation, case: Case) -> Finding:
         ways.append(lengths)
     compared, limited = 0, implementation.window is None
     for way in ways:
-        text = case.rng(0).integers(implementation.vocab_size, size=sum(way))
-        moved = responses(implementation, text, way)
-        oldest = np.where(moved.any(0), (moved != 0).argmax(0), len(text))
-        if (oldest > np.arange(len(text))).any():
+        moved, scores = largest_responses(implementation, way, case.rng(0))
+        oldest = np.where(moved.any(0), (moved != 0).argmax(0), len(moved))
+        if (oldest > np.arange(len(moved))).any():
             raise Vacuous("Some token's scores do not even depend on itself.")
         declared_oldest = oldest_tokens(implementation, way)
         wider, narrower = oldest < declared_oldest, oldest > declared_oldest
         for t in np.flatnonzero(narrower) if not wider.any() else ():
-            scores, _ = read(implementation, text[None], way)
             if drowned(implementation, moved, int(oldest[t]) - 1, int(t), scores):
                 raise Vacuous(f"What token {t} sees furthest away drowns in rounding.")
         if (wider | narrower).any():
@@ -151,7 +147,7 @@ def check_window(implementation: Implementation, case: Case) -> Finding:
                 usually="another way of counting: `same_length` of the original code shows "
                 "mem_len keys, NVIDIA's mem_len + 1; a window counts the query's own key too.",
             )
-        compared += len(text)
+        compared += len(moved)
         limited |= _is_limited(implementation, way, by_window=True)
     if not limited:
         raise Vacuous(f"A window of {implementation.window} holds the whole text: {_SMALLER}")

@@ -19,6 +19,8 @@ SHARP = 1e4
 
 _MOST_REPLACEMENTS = 3
 
+_MOST_TEXTS = 5
+
 
 def oldest_tokens(
     implementation: Implementation,
@@ -117,6 +119,26 @@ def responses(implementation: Implementation, text: Array, lengths: Sequence[int
     )
     largest = moved.max(-1).reshape(n_tokens, n_others, n_tokens).max(1)  # [s, t]
     return np.where(largest > resolution(implementation), largest, 0.0)
+
+
+def largest_responses(
+    implementation: Implementation, lengths: Sequence[int], rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """`responses`, the largest of several random texts, and the scores of the last one.
+
+    A sharp attention can give a token so little in one text that nothing of it is left.  What an
+    implementation leaves out it leaves out of all of them; so more are drawn, up to five, as long
+    as anything is missing that should be there.
+    """
+    expected = dependence(oldest_tokens(implementation, lengths))
+    moved = np.zeros(expected.shape)
+    for _ in range(_MOST_TEXTS):
+        text = rng.integers(implementation.vocab_size, size=sum(lengths))
+        moved = np.maximum(moved, responses(implementation, text, lengths))
+        if moved[expected].all():
+            break
+    scores, _ = read(implementation, text[None], lengths)
+    return moved, scores
 
 
 def drowned(implementation: Implementation, moved: Array, s: int, t: int, scores: Array) -> bool:
