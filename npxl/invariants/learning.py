@@ -218,17 +218,17 @@ def _gradients_are_slopes(
 ) -> Finding:
     found = segment.gradients(implementation)
     parameters = implementation.parameters()
-    tolerance = TOLERANCE[_dtype(parameters)]
+    tolerance, loss = TOLERANCE[_dtype(parameters)], partial(segment.loss, implementation)
+    here = loss()
     rng, known = case.rng(11), []  # error and what is allowed, relative to the gradient
     for name, gradient in found.items():
         along = direction(gradient, rng)
         value = float(np.vdot(gradient, along))
-        measured = slope(lambda: segment.loss(implementation), parameters, {name: along})
+        measured = slope(loss, parameters, {name: along}, here)
         length = max(float(np.linalg.norm(gradient)), abs(measured.value))
         error, allowed = abs(value - measured.value), tolerance * length + 10 * measured.doubt
         if not error <= allowed:
             if measured.value == 0:
-                loss = partial(segment.loss, implementation)
                 require_that_writing_matters(loss, parameters, [name])
             factor = _common_factor(implementation, segment, found, case)
             all_of_them = "" if factor is None else f", and all are {factor:.6g} times as large"

@@ -48,6 +48,7 @@ def slope(
     loss: Callable[[], tuple[float, float]],
     parameters: Mapping[str, Array],
     directions: Mapping[str, Array],
+    here: tuple[float, float] | None = None,
 ) -> Slope:
     """The derivative of a loss as parameters move along a direction of length one.
 
@@ -65,18 +66,20 @@ def slope(
         Arrays that the loss is computed from.
     directions
         For the names that move.
+    here
+        The loss before anything moves, if it is known.
     """
     dtype = next(iter(parameters[name].dtype for name in directions))
     shortest, central, jump = STEP[dtype.name], [], []
     with moved(parameters, directions) as move:
-        here, size = loss()
+        at, size = loss() if here is None else here
         for step in (shortest, 2 * shortest, 4 * shortest):
             move(step)
             above, _ = loss()
             move(-step)
             below, _ = loss()
             central.append((above - below) / (2 * step))
-            jump.append((above - 2 * here + below) / step)
+            jump.append((above - 2 * at + below) / step)
     near, far = ((4 * a - b) / 3 for a, b in pairwise(central))
     rounding = float(np.finfo(dtype).eps) * (1.0 + size) / shortest
     return Slope(near, abs(near - far) + abs(2 * jump[0] - jump[1]) + rounding)
