@@ -10,8 +10,8 @@ from support import lstm_configs, model_for
 from toy_models import FadingAverage, Indifferent, WindowedLinear
 
 from npxl import LSTMConfig, ModelConfig
-from npxl.invariants import causality
-from npxl.invariants.dependence import dependence, oldest_tokens, reach, responses
+from npxl.invariants import causality, dependence
+from npxl.invariants.dependence import oldest_tokens, reach
 from npxl.testing import (
     CHECKS,
     Case,
@@ -196,32 +196,55 @@ def test_nor_is_a_window_that_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("seed", "case", "options"),
+    ("name", "seed", "case", "options"),
     [
         (
+            "check_window",
             25,
             Case(batch_size=1, lengths=(1, 1, 1, 1), seed=1),
             dict(vocab_size=2, n_layer=2, d_inner=2, mem_len=0, attn_window=2, attn_type="al-rfou",
-                 clamp_len=7, d_embed=3, cutoffs=(1,), div_val=1),
+                 clamp_len=7, d_embed=3, cutoffs=(1,)),
         ),
         (
+            "check_exact_reach",
             74,
             Case(batch_size=1, lengths=(2,)),
             dict(vocab_size=7, n_layer=1, d_inner=1, mem_len=2, attn_window=3, untie_r=True,
                  d_embed=64, cutoffs=(2, 3, 4), div_val=4),
         ),
+        (
+            "check_exact_reach",
+            0,
+            Case(batch_size=1, lengths=(2,)),
+            dict(vocab_size=7, n_layer=1, d_inner=1, mem_len=0, attn_type="al-rfou", clamp_len=2,
+                 d_embed=64, cutoffs=(3, 4, 5), div_val=4),
+        ),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["check_window", "check_exact_reach"])
-def test_an_attention_so_sharp_that_a_token_is_lost_is_no_narrow_window(name, seed, case, options):
-    """Of these models one text alone says that a query does not see all of its window."""
+def test_an_attention_so_sharp_that_a_token_is_lost_is_no_narrow_window(
+    name, seed, case, options, monkeypatch
+):
     config = ModelConfig(n_head=1, d_model=8, d_head=1, tie_weight=False, **options)
     implementation = NpxlModel(model_for(config, seed))
-    lengths = [8] if config.mem_len == 0 else [2, 2, 2]
-    expected = dependence(oldest_tokens(implementation, lengths))
-    text = case.rng(0).integers(config.vocab_size, size=sum(lengths))
-    assert not responses(implementation, text, lengths)[expected].all()
-    CHECKS[name](implementation, case)
+    with pytest.raises(Vacuous, match="in some texts and not in others"):
+        CHECKS[name](implementation, case)
+    monkeypatch.setattr(dependence, "_MOST_TEXTS", 1)  # one alone does not tell
+    with pytest.raises(InvariantBroken):
+        CHECKS[name](implementation, case)
+
+
+@pytest.mark.parametrize("name", ["check_window", "check_exact_reach"])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_left_out_for_what_it_says_is_not_found_right(name, seed):
+    class AloneAtPadding(WindowedLinear):
+        """A query whose symbol is 0 sees only itself."""
+
+        def _scores(self, inputs, state):
+            alone = self.tables[0][inputs]
+            return np.where(inputs[..., None] == 0, alone, super()._scores(inputs, state))
+
+    with pytest.raises((Vacuous, InvariantBroken)):
+        CHECKS[name](AloneAtPadding(vocab_size=2, seed=seed), Case(lengths=(3, 1, 4), seed=seed))
 
 
 def test_what_is_seen_too_much_is_reported_though_something_else_drowns(monkeypatch):

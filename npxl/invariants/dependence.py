@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,24 +121,35 @@ def responses(implementation: Implementation, text: Array, lengths: Sequence[int
     return np.where(largest > resolution(implementation), largest, 0.0)
 
 
-def largest_responses(
-    implementation: Implementation, lengths: Sequence[int], rng: np.random.Generator
-) -> tuple[Array, Array]:
-    """`responses`, the largest of several random texts, and the scores of the last one.
+class Responses(NamedTuple):
+    """`responses` to several random texts."""
 
-    A sharp attention can give a token so little in one text that nothing of it is left.  What an
-    implementation leaves out it leaves out of all of them; so more are drawn, up to five, as long
-    as anything is missing that should be there.
+    moved: Array
+    """[N, N]: the largest of them."""
+    sometimes: Array
+    """[N, N] bool: what should be there, and is in some texts and not in others."""
+    scores: Array
+    """Those of the last text."""
+
+
+def responses_to_texts(
+    implementation: Implementation, lengths: Sequence[int], rng: np.random.Generator
+) -> Responses:
+    """`responses` to one random text; to up to five, while anything is missing in all of them.
+
+    A sharp attention can give a token so little in one text that nothing of it is left, and can
+    look, there, like a window that is too narrow: that leaves a key out of every text.
     """
     expected = dependence(oldest_tokens(implementation, lengths))
-    moved = np.zeros(expected.shape)
+    moved, missing = np.zeros(expected.shape), np.zeros(expected.shape, bool)
     for _ in range(_MOST_TEXTS):
         text = rng.integers(implementation.vocab_size, size=sum(lengths))
-        moved = np.maximum(moved, responses(implementation, text, lengths))
+        found = responses(implementation, text, lengths)
+        moved, missing = np.maximum(moved, found), missing | (expected & (found == 0))
         if moved[expected].all():
             break
     scores, _ = read(implementation, text[None], lengths)
-    return moved, scores
+    return Responses(moved, missing & (moved != 0), scores)
 
 
 def drowned(implementation: Implementation, moved: Array, s: int, t: int, scores: Array) -> bool:
