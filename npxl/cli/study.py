@@ -69,10 +69,12 @@ def study(
         if not reading:
             raise NpxlError(f"The study {' '.join(names)} reads no text: leave out --corpus.")
         settings |= {name: replace(settings[name], corpus=corpus) for name in reading}
-    for name, each in chosen.items():  # NpxlError now, and not after hours
-        admit(each, out, settings[name])
+    # NpxlError now, and not after hours.
+    suffixes = [admit(each, out, settings[name]) for name, each in chosen.items()]
+    page = out / f"index{max(suffixes, key=len)}.html"
     console = Console(stderr=True) if as_json else Console()
-    found, failed = {}, []
+    found: dict[str, Outcome] = {}
+    failed: dict[str, str] = {}
     for name, each in chosen.items():
         console.print(f"\n{each.title}", style="bold underline")
         try:
@@ -80,16 +82,16 @@ def study(
         except (StudyStopped, KeyboardInterrupt):
             console.print("Stopped; what is finished is kept, and the same command goes on.")
             return INTERRUPTED
-        except NpxlError as error:
-            remark(f"npxl: The study {name} failed. {error}", style="red")
-            failed.append(name)
+        except (NpxlError, MemoryError) as error:
+            failed[name] = str(error) or "There is not enough memory."
+            remark(f"npxl: The study {name} failed. {failed[name]}", style="red")
             continue
         found[name] = outcome
         if not as_json:
             _show(outcome, console)
         console.print(_kept(outcome, out), markup=False, highlight=False, soft_wrap=True)
     if every and found:
-        page = write_page(list(found.values()), out, shlex.join(["npxl", *words]))
+        write_page(list(found.values()), page, shlex.join(["npxl", *words]), failed)
         console.print(f"\nPage: {page}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         print_json({name: outcome.as_json() for name, outcome in found.items()})

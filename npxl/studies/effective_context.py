@@ -13,10 +13,6 @@ Array = NDArray[Any]
 
 THRESHOLD = 0.01
 
-N_RESAMPLES = 200
-
-_SURE = 0.95
-
 
 def baseline(losses: Array) -> Array:
     """b(c, t) = min_i ℓ_i(c, t): of the losses [M, T] of a group's models, [T]."""
@@ -44,12 +40,15 @@ def gain(losses: Array, shorter: int, longer: int, model: int, r: float) -> floa
 
 
 def own_change(losses: Array, shorter: int, longer: int, model: int, r: float) -> Estimate:
-    """The mean of ℓ_i(c′, t) − ℓ_i(c, t) over the positions t ∈ T of `gain`, with its interval.
+    """The mean of ℓ_i(c′, t) − ℓ_i(c, t) where predictions are hard, with its interval.
 
     What f takes the minimum with b away from, which keeps what has become better and leaves out
-    what has become worse: a gain may be all chance where this is not below zero.
+    what has become worse: a gain may be all chance where this is not below zero.  Hard is where the
+    best model's mean loss after all *other* contexts is in the largest fraction r: where ℓ_i(c, t)
+    itself is large, it falls by chance.  At least three contexts are needed.
     """
-    chosen = np.sort(hardest(baseline(losses[:, shorter]), r))  # in reading order
+    others = np.delete(losses, [shorter, longer], axis=1).mean(1)  # [M, T]
+    chosen = np.sort(hardest(baseline(others), r))  # in reading order
     return over_text((losses[model, longer] - losses[model, shorter])[chosen])
 
 
@@ -68,15 +67,15 @@ def effective_context(
     return n_contexts - 1, False
 
 
-def resampled(losses: Array, r: float, seed: int = 0) -> NDArray[np.int64]:
-    """`effective_context` of all models on the same resampled texts: numbers [N_RESAMPLES, M].
+def resampled(losses: Array, r: float, n_texts: int, seed: int = 0) -> NDArray[np.int64]:
+    """`effective_context` of all models on the same resampled texts: numbers [n_texts, M].
 
     By the bootstrap of blocks: each text is made of as many blocks of successive positions of
     losses [M, C, T], in reading order, drawn with replacement.
     """
     draw = np.random.default_rng(seed)
     blocks = np.array_split(np.arange(losses.shape[2]), min(N_BLOCKS, losses.shape[2]))
-    found = np.empty((N_RESAMPLES, len(losses)), np.int64)
+    found = np.empty((n_texts, len(losses)), np.int64)
     for row in found:
         chosen = np.concatenate([blocks[n] for n in draw.integers(len(blocks), size=len(blocks))])
         text = losses[:, :, chosen]
@@ -85,16 +84,6 @@ def resampled(losses: Array, r: float, seed: int = 0) -> NDArray[np.int64]:
 
 
 def interval(found: Array) -> tuple[int, int]:
-    """The lowest and the highest number of 95 % of resampled texts [N_RESAMPLES]."""
+    """The lowest and the highest number of 95 % of resampled texts [n]."""
     low, high = np.percentile(found, [2.5, 97.5], method="nearest")
     return int(low), int(high)
-
-
-def is_longer(ours: Array, others: Array) -> bool | None:
-    """Whether a model's context is longer than another one's in 95 % of resampled texts.
-
-    False if it is not in as many, None if neither: numbers are those of `resampled`, of both on the
-    same texts.
-    """
-    longer = float(np.mean(ours > others))
-    return True if longer >= _SURE else False if longer <= 1 - _SURE else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +56,9 @@ class Lab:
         That the parts took, when they were computed.
     training_seconds
         That the training of the models took, which other studies may share.
-    runs
-        The models, by the names of their folders.
+    models
+        The models so far, by the names of their folders: which npxl began to train each, and a
+        digest of its parameters.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Lab:
         self.folder = folder
         self.seconds = self.training_seconds = 0.0
         self._study, self._setting, self._console = study, setting, console
-        self.runs: dict[str, Run] = {}
+        self.models: dict[str, dict[str, str]] = {}
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -89,10 +91,12 @@ class Lab:
     def part(self, name: str, compute: Callable[[], T]) -> T:
         """What `compute` returned when it was first asked for this part: plain JSON values.
 
-        It must not train: that is counted by itself, and goes on where it was interrupted.
-        NpxlError when a value is not a finite number; nothing is kept then.
+        First with the models so far, that is: with others, it is asked again.  It must not train:
+        that is counted by itself, and goes on where it was interrupted.  NpxlError when a value is
+        not a finite number; nothing is kept then.
         """
-        label = f"{self._study}-{self._digest}-{name}".replace(" ", "-")
+        digest = digest_of([self._digest, self.models])[:_DIGITS]
+        label = f"{self._study}-{digest}-{name}".replace(" ", "-")
         path = self.folder / "parts" / f"{label}.json"
         kept = _kept(path)
         if kept is None:
@@ -152,14 +156,16 @@ class Lab:
                 f"study needs the model of {train.steps}: move it elsewhere to train it anew."
             )
         if not trainer.finished:
-            which = f"model {len(self.runs) + 1} of {self._setting.n_models}"
+            which = f"model {len(self.models) + 1} of {self._setting.n_models}"
             self.say(f"{self._study}: {which}, {_described(model, train)}")
             console = self._console
             reporter = None if console is None else ConsoleReporter(console, False)
             if not trainer.run(reporter):
                 raise StudyStopped
-        if name not in self.runs:
-            self.runs[name] = run
+        if name not in self.models:
+            parameters = run.model("last").params.flat
+            digest = hashlib.sha256(parameters).hexdigest()[:_DIGITS]
+            self.models[name] = {"npxl": run.version, "parameters": digest}
             self.training_seconds += _seconds_of(run)
         return run
 

@@ -71,10 +71,11 @@ def run(setting: Setting, lab: Lab) -> Result:
     Of tokens after those that fill the longest memory.
     """
     trained_with, tgt_len = setting.model.mem_len, setting.train.tgt_len
-    if not {0, 1} <= set(setting.multiples) or trained_with == 0:
+    multiples = setting.multiples
+    if not {0, 1} <= set(multiples) or max(multiples) <= 1 or trained_with == 0:
         raise NpxlError(
-            f"multiples are {setting.multiples} of a mem_len of {trained_with}, but losses are "
-            "compared with those of no memory and of the memory of training: pass 0 and 1 among "
+            f"multiples are {multiples} of a mem_len of {trained_with}, but losses with no memory, "
+            "with that of training and with a longer one are compared: pass 0, 1 and more among "
             "them, and a model that has a memory."
         )
     furthest = tgt_len + trained_with - 1  # distance that training has shown
@@ -171,7 +172,7 @@ def statements(result: Result) -> Iterable[Statement]:
 
     helped, further = change("dai"), longest("dai")
     harms = further.is_above(_HARM)
-    times = result["lengths"][-1] // result["trained_with"]
+    times = f"{result['lengths'][-1] / result['trained_with']:g}"
     yield Statement(
         "With an encoding of distances, memory helps.",
         Estimate(-helped.mean, helped.error).is_above(0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,29 +13,34 @@ from npxl.studies.frame import Cell
 from npxl.studies.runner import Outcome
 
 
-def write_page(outcomes: Sequence[Outcome], folder: Path, command: str) -> Path:
-    """Write the page into the folder, atomically; `command` makes it again.
+def write_page(
+    outcomes: Sequence[Outcome], path: Path, command: str, failed: Mapping[str, str] | None = None
+) -> None:
+    """Write the page, atomically.
 
-    It is called index.html, with the suffix of studies that read a text.
+    Parameters
+    ----------
+    outcomes
+        What is on it.
+    path
+        Where it goes.
+    command
+        What makes it again.
+    failed
+        Studies that should have been on it, and why they are not.
     """
-    suffix = max((outcome.suffix for outcome in outcomes), key=len)
-    path = folder / f"index{suffix}.html"
-    with atomic_write(path) as file:
-        file.write(to_html(outcomes, command).encode())
-    return path
-
-
-def to_html(outcomes: Sequence[Outcome], command: str) -> str:
-    """The page as text."""
-    return render(
+    page = render(
         "studies.html",
         outcomes=outcomes,
+        failed=failed or {},
         quick=any(outcome.quick for outcome in outcomes),
         command=command,
         environment=environment(),
         shown=shown,
         duration=duration,
     )
+    with atomic_write(path) as file:
+        file.write(page.encode())
 
 
 def shown(cell: Cell) -> str:

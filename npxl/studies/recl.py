@@ -15,6 +15,7 @@ effective length is the $c$ at which that ends. All models have about as many pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import LSTMConfig, TrainConfig
+from npxl.errors import NpxlError
 from npxl.inference import evaluate
 from npxl.inference.sliding import score_windows
 from npxl.models import LanguageModel
@@ -34,7 +36,6 @@ from npxl.studies.effective_context import (
     effective_context,
     gain,
     interval,
-    is_longer,
     own_change,
     resampled,
 )
@@ -49,13 +50,18 @@ from npxl.studies.settings import (
     TextSetting,
     Variant,
 )
-from npxl.studies.statistics import Estimate
+from npxl.studies.statistics import N_BLOCKS, Estimate
 from npxl.threads import available_cores
 
 Array = NDArray[Any]
 
 RATIOS = (0.1, 0.5, 1.0)
 GROUPS = tuple(tuple(name for name in group if name != "QRNN") for group in TABLE_8)
+
+_FEWEST_CONTEXTS = 3
+"""Two that are compared, and one that says where predictions are hard."""
+
+_NEARLY_ALL = 0.95
 
 _VARIANTS = {
     "Transformer-XL": Variant(),
@@ -74,9 +80,10 @@ class Setting(TextSetting):
     step: int = 32
     longest: int = 768
     n_positions: int = 6000
-    """Of which the hardest tenth has a position for each block of an error bar."""
     windows: tuple[int, ...] = (1, 2, 4, 8)
     """Attention lengths to choose from, in multiples of that of the model's own training."""
+    n_resampled: int = 2000
+    """Texts that are made of blocks of this one."""
 
     @property
     def n_models(self) -> int:
@@ -86,6 +93,13 @@ class Setting(TextSetting):
 
 def text_of(setting: Setting, lab: Lab) -> Array:
     """Tokens that have so many positions after the longest context."""
+    fewest = math.ceil(N_BLOCKS / min(RATIOS))  # so that the hardest have one for each block
+    if setting.n_positions < fewest or setting.longest < _FEWEST_CONTEXTS * setting.step:
+        raise NpxlError(
+            f"There are {setting.n_positions} positions and contexts of {setting.step} to "
+            f"{setting.longest} tokens in steps of {setting.step}, but at least {fewest} positions "
+            f"and {_FEWEST_CONTEXTS} contexts are needed: pass a larger n_positions or longest."
+        )
     split = lab.split(at_least=setting.longest + setting.n_positions)
     return np.asarray(split.tokens, np.int64)
 
@@ -126,14 +140,15 @@ def run(setting: Setting, lab: Lab) -> Result:
         contexts.append(context)
         losses.append(lab.part(f"losses after {context}", partial(measure, context)))
         groups = [_effective_contexts(contexts, losses, group) for group in GROUPS]
-        if all(ended for group in groups for found in group.values() for _, ended in found):
+        ends = [ended for group in groups for found in group.values() for _, ended in found]
+        if all(ends) and len(contexts) >= _FEWEST_CONTEXTS:
             break
     return {
         "groups": groups,
         "contexts": contexts,
         "resampled": lab.part(
             f"resampled up to {contexts[-1]}",
-            lambda: [_resampled(contexts, losses, group) for group in GROUPS],
+            lambda: [_resampled(contexts, losses, group, setting) for group in GROUPS],
         ),
         "gains": [_gains(losses, group) for group in GROUPS],
         "loss": {name: [float(np.mean(each[name])) for each in losses] for name in models},
@@ -155,17 +170,24 @@ def _effective_contexts(
 
 
 def _resampled(
-    contexts: list[int], losses: list[dict[str, list[float]]], group: Sequence[str]
+    contexts: list[int],
+    losses: list[dict[str, list[float]]],
+    group: Sequence[str],
+    setting: Setting,
 ) -> dict[str, dict[str, Any]]:
     """By model, for each r: the 95 % interval of its RECL over resampled texts.
 
-    And whether the first model's is longer on the same texts: is_longer.
+    And at the smallest r, in which part of the texts it is shorter than the first model's, and in
+    which it is longer.
     """
-    found = [resampled(_losses_of(group, losses), r) for r in RATIOS]
+    array = _losses_of(group, losses)
+    found = [resampled(array, r, setting.n_resampled) for r in RATIOS]
+    first = found[0][:, 0]
     return {
         name: {
             "interval": [[contexts[c] for c in interval(each[:, i])] for each in found],
-            "shorter_than_first": [is_longer(each[:, 0], each[:, i]) for each in found],
+            "shorter": float(np.mean(found[0][:, i] < first)),
+            "longer": float(np.mean(found[0][:, i] > first)),
         }
         for i, name in enumerate(group)
     }
@@ -228,7 +250,7 @@ def tables(result: Result) -> Iterable[Table]:
     for n, gains in enumerate(result["gains"], start=1):
         yield Table(
             f"Gain of a longer context at r = {RATIOS[0]:g}, in percent (and change of the model's "
-            "own loss at the same positions, nats)",
+            "own loss where predictions are hard, nats)",
             (f"group {n}: from", "to", *gains),
             tuple(
                 (*step, *(f"{100 * found:.2f} ({Estimate(*own)})" for found, own in each))
@@ -288,16 +310,26 @@ def statements(result: Result) -> Iterable[Statement]:
         ours = {name: found[0] for name, found in group.items()}
         ratios = ", ".join(
             f"{ours[first][0] / ours[name][0]:.2f} times the {_spelled(ours[name], result)} of "
-            f"{name} ({paper[first][0] / paper[name][0]:.2f} in the paper)"
+            f"{name} ({paper[first][0] / paper[name][0]:.2f} in the paper; longer on "
+            f"{texts[name]['shorter']:.0%} of resampled texts, shorter on "
+            f"{texts[name]['longer']:.0%})"
             for name in others
         )
-        falls = [Estimate(*own).is_above(0) is False for _, own in gains[first]]
+        falls = [Estimate(-mean, error).is_above(0) is True for _, (mean, error) in gains[first]]
         yield Statement(
             f"{first} has a longer effective context than others: {', '.join(others)}.",
-            all_of(texts[name]["shorter_than_first"][0] for name in others),
+            all_of(_is_shorter(texts[name]) for name in others),
             f"At r = {RATIOS[0]:g} it is {_spelled(ours[first], result)} tokens, {ratios}; its "
-            f"own loss there surely falls in {sum(falls)} of {len(falls)} steps of context",
+            f"own loss where predictions are hard surely falls in {sum(falls)} of {len(falls)} "
+            "steps of context",
         )
+
+
+def _is_shorter(texts: dict[str, float]) -> bool | None:
+    """Whether a model's RECL is shorter than the first one's on nearly all texts; or longer."""
+    if texts["shorter"] >= _NEARLY_ALL:
+        return True
+    return False if texts["longer"] >= _NEARLY_ALL else None
 
 
 def _spelled(found: tuple[int, bool], result: Result) -> str:
@@ -315,7 +347,7 @@ STUDY = Study(
     Setting(
         model=QUICK_MODEL, train=QUICK_TRAIN, lstm=replace(LSTM_MODEL, n_layer=1, d_model=90),
         lstm_train=replace(QUICK_TRAIN, lr=LSTM_TRAIN.lr), step=16, longest=128, n_positions=320,
-        windows=(1, 2),
+        windows=(1, 2), n_resampled=200,
     ),
     Setting(),
     run,

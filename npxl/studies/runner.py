@@ -40,7 +40,7 @@ class Outcome:
     fingerprint
         Of the text; None if the study reads none.
     models
-        The folders of the models, and which npxl began to train them.
+        `Lab.models`.
     seconds, training_seconds
         That measuring took, and training the models, which other studies may share.
     """
@@ -51,7 +51,7 @@ class Outcome:
     quick: bool
     suffix: str
     fingerprint: str | None
-    models: Mapping[str, str]
+    models: Mapping[str, Mapping[str, str]]
     seconds: float
     training_seconds: float
 
@@ -82,7 +82,7 @@ class Outcome:
             "quick": self.quick,
             "setting": asdict(self.setting),
             "fingerprint": self.fingerprint,
-            "models": dict(self.models),
+            "models": self.models,
             "seconds": self.seconds,
             "training_seconds": self.training_seconds,
             "environment": environment(),
@@ -124,7 +124,7 @@ def conduct(study: Study, folder: Path, setting: Any, console: Console | None = 
         quick=_same_but_for_the_text(setting, study.quick),
         suffix=suffix,
         fingerprint=lab.fingerprint,
-        models={name: run.version for name, run in lab.runs.items()},
+        models=lab.models,
         seconds=lab.seconds,
         training_seconds=lab.training_seconds,
     )
@@ -136,11 +136,12 @@ def conduct(study: Study, folder: Path, setting: Any, console: Console | None = 
     return outcome
 
 
-def admit(study: Study, folder: Path, setting: Any) -> None:
-    """NpxlError when `conduct` would refuse these before it trains anything."""
+def admit(study: Study, folder: Path, setting: Any) -> str:
+    """`Outcome.suffix`; NpxlError when `conduct` would refuse these before it trains anything."""
     lab = _lab(study, folder, setting, None)
     if study.text is not None:
         study.text(setting, lab)
+    return _suffix(study, setting, lab)
 
 
 def _lab(study: Study, folder: Path, setting: Any, console: Console | None) -> Lab:

@@ -55,8 +55,8 @@ class Setting:
     rounds: int = 6
     """In each of which both sides are timed; medians count.
 
-    The median is between the lowest and the highest of six rounds with a probability of 97 %, one
-    minus two sixth powers of a half.
+    If nothing but chance tells them apart, the median is between the lowest and the highest of six
+    rounds with a probability of 97 %, one minus two sixth powers of a half.
     """
     seed: int = 0
 

@@ -18,7 +18,7 @@ _T_95 = 2.045
 
 
 class Estimate(NamedTuple):
-    """A mean, and half the width of its 95 % interval."""
+    """A value, and half the width of the interval around it: of a mean, unless said, of 95 %."""
 
     mean: float
     error: float

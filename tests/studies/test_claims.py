@@ -75,7 +75,8 @@ def test_memory_lengths_are_evaluations(found, folder, text):
     ("changes", "message"),
     [
         (dict(multiples=(1, 8)), r"multiples are \(1, 8\) of a mem_len of 8"),
-        (dict(multiples=(0, 8)), "pass 0 and 1 among them"),
+        (dict(multiples=(0, 8)), "pass 0, 1 and more among them"),
+        (dict(multiples=(0, 0.5, 1)), "and with a longer one are compared"),
         (dict(model=replace(MODEL, mem_len=0)), "mem_len of 0, .* a model that has a memory"),
     ],
 )
@@ -116,6 +117,8 @@ def test_attention_is_a_distribution_over_distances(found):
     assert (in_memory <= 1 - shares[..., 0] + 1e-6).all()
     assert (np.array(result["effective_keys"]) <= 16).all()
     assert result["in_memory_if_even"] == pytest.approx(np.mean([8 / n for n in range(9, 17)]))
+    if_even = [np.mean([(delta < n) / n for n in range(9, 17)]) for delta in range(16)]
+    np.testing.assert_allclose(result["by_distance_if_even"], if_even)
 
 
 def test_the_part_in_memory_of_even_attention_is_that_of_the_keys_that_are_seen(
@@ -128,6 +131,9 @@ def test_the_part_in_memory_of_even_attention_is_that_of_the_keys_that_are_seen(
     expected = np.mean([4 / 5, 3 / 5, 2 / 5, 1 / 5, 0, 0, 0, 0])
     assert result["in_memory_if_even"] == pytest.approx(expected)
     np.testing.assert_allclose(result["in_memory"], expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        np.array(result["by_distance"])[0, 0], result["by_distance_if_even"], atol=1e-4
+    )
 
 
 @given(st.integers(1, 5), st.integers(0, 6), st.integers(0, 2**32 - 1))
@@ -290,7 +296,7 @@ def test_attention_lengths_are_multiples_of_a_model_s_own(tiny, folder, monkeypa
         return Score(tokens=1, nll=model.config.attn_window, tokens_per_second=1.0)
 
     monkeypatch.setattr(recl, "evaluate", shortest)
-    setting = replace(tiny["recl"].quick, longest=8)  # of the same models
+    setting = replace(tiny["recl"].quick, longest=12)  # of the same models
     result = recl.run(setting, Lab(folder, "lengths", setting))
     memory, segment = MODEL.mem_len, TRAIN.tgt_len
     assert result["attention_lengths"] == {
@@ -299,6 +305,15 @@ def test_attention_lengths_are_multiples_of_a_model_s_own(tiny, folder, monkeypa
         "without recurrence": segment,
     }
     assert tried == [16, 32, 16, 32, 8, 16]
+
+
+@pytest.mark.parametrize("changes", [dict(n_positions=299), dict(longest=11)])
+def test_positions_and_contexts_that_are_too_few_are_refused_before_training(
+    changes, tiny, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Lab, "trained", None)
+    with pytest.raises(NpxlError, match="at least 300 positions and 3 contexts are needed"):
+        conduct(tiny["recl"], tmp_path, replace(tiny["recl"].quick, **changes))
 
 
 def test_effective_contexts_are_those_of_the_kept_losses(found, folder):

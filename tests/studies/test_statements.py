@@ -82,22 +82,21 @@ def test_memory():
 
 
 def test_attention():
-    """Two layers of two heads with ten keys, half of which are in memory."""
+    """Two layers of two heads, by distance to ten keys, the last two of which are the furthest."""
     near = np.array([[0.6, 0.6], [0.6, 0.1]])
     by_distance = np.stack([near, *[(1 - near) / 9] * 9], axis=-1)
 
-    def judged(in_memory, by_distance=by_distance):
-        return verdicts(
-            "attention",
-            {"in_memory": in_memory, "in_memory_if_even": 0.5, "by_distance": by_distance.tolist()},
-        )
+    def judged(in_memory, by_distance, if_even):
+        result = {
+            "in_memory": in_memory, "by_distance": np.asarray(by_distance).tolist(),
+            "by_distance_if_even": [*[0.1] * 8, if_even, if_even],
+        }  # fmt: skip
+        return verdicts("attention", result)
 
-    assert judged([[0.1, 0.1], [0.2, 0.4]]) == [True, True, True]
-    assert judged([[0.1, 0.1], [0.0, 0.01]]) == [False, True, False]
-    assert judged([[0.1, 0.1], [0.2, 0.2]], by_distance[::-1, ::-1].copy() * 0.5)[1:] == [
-        False,
-        False,
-    ]
+    assert judged([[0.1, 0.1], [0.2, 0.4]], by_distance, 0.1) == [True, True, True]
+    assert judged([[0.1, 0.1], [0.0, 0.01]], by_distance, 0.1) == [False, True, True]
+    assert judged([[0.1, 0.1], [0.2, 0.4]], by_distance / 2, 0.1) == [True, False, False]
+    assert judged([[0.1, 0.1], [0.2, 0.4]], by_distance, 0.21) == [True, True, False]
 
 
 def test_reach():
@@ -139,27 +138,38 @@ def test_speed(length, rounds, seen):
 
 
 @pytest.mark.parametrize(
-    ("longer", "other", "seen"),
-    [(True, True, True), (True, None, None), (None, False, False), (True, False, False)],
+    ("one", "other", "seen"),
+    [
+        ((0.96, 0.0), (0.95, 0.05), True),
+        ((0.96, 0.0), (0.94, 0.0), None),  # as long on some texts
+        ((0.96, 0.0), (0.0, 0.0), None),  # as long on all
+        ((0.5, 0.3), (0.0, 0.95), False),
+        ((0.04, 0.96), (1.0, 0.0), False),
+    ],
 )
-def test_recl(longer, other, seen):
+def test_recl(one, other, seen):
+    """In which part of texts the second model's, and the third's, is shorter, and longer."""
     result = {
         "contexts": [32, 64, 96],
         "groups": [{name: [(64, True), (32, True), (96, False)] for name in g} for g in GROUPS],
         "resampled": [
             {
-                name: {"shorter_than_first": [other if n == 1 else longer] * 3}
+                name: dict(zip(("shorter", "longer"), one if n == 1 else other, strict=True))
                 for n, name in enumerate(group)
             }
             for group in GROUPS
         ],
         "gains": [
-            {name: [(0.05, (-0.02, 0.01)), (0.02, (-0.02, 0.03))] for name in g} for g in GROUPS
+            {name: [(0.05, (-0.02, 0.01)), (0.02, (-0.02, 0.03)), (0.02, (0, 0))] for name in g}
+            for g in GROUPS
         ],
-    }  # fmt: skip
-    assert verdicts("recl", result) == [other, seen]
+    }
+    assert verdicts("recl", result)[1] is seen
     for statement in STUDIES["recl"].statements(result):
-        assert "surely falls in 1 of 2 steps" in statement.evidence
+        assert "surely falls in 1 of 3 steps" in statement.evidence
+        assert f"longer on {one[0]:.0%} of resampled texts, shorter on {one[1]:.0%}" in (
+            statement.evidence
+        )
 
 
 def test_contexts_at_the_ends_of_the_scale_are_bounds():

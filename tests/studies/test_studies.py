@@ -16,6 +16,7 @@ from npxl.studies import STUDIES, Lab, StudyStopped, conduct, lab, runner, speed
 from npxl.studies.frame import octaves, spelled
 from npxl.studies.page import shown
 from npxl.studies.statistics import N_BLOCKS, Estimate, over_blocks, over_text
+from npxl.training.run import Run
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -85,6 +86,19 @@ def test_another_setting_text_or_machine_is_another_part(tiny, text, tmp_path, m
     assert part(setting) == 3
     monkeypatch.setattr(lab, "digest_of_sources", lambda: "of another day")
     assert part(setting) == 4
+
+
+def test_other_models_are_another_part(tiny, folder, tmp_path):
+    setting = tiny["attention"].quick
+    counts = iter(range(10))
+    found = []
+    for seed in (0, 1, 0):
+        one = Lab(tmp_path, "attention", setting)
+        one.transformer(setting.model, replace(setting.train, seed=seed))
+        found.append(one.part("one", lambda: next(counts)))
+        ((name, made),) = one.models.items()
+        assert made["npxl"] == Run.open(tmp_path / "models" / name, setting.corpus).version
+    assert found == [0, 1, 0]
 
 
 def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):

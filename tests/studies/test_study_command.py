@@ -165,6 +165,9 @@ def test_a_study_that_fails_does_not_keep_others_from_running(
     def fails(*_):
         raise NpxlError("The loss is not finite.")
 
+    def is_too_large(*_):
+        raise MemoryError
+
     chosen = {name: tiny[name] for name in ("speed", "attention")}
     chosen["speed"] = replace(chosen["speed"], run=fails)
     monkeypatch.setattr("npxl.studies.STUDIES", chosen)
@@ -177,10 +180,13 @@ def test_a_study_that_fails_does_not_keep_others_from_running(
     page = (folder / "index-quick.html").read_text()
     assert 'id="attention"' in page
     assert 'id="speed"' not in page
-    monkeypatch.setitem(chosen, "attention", replace(chosen["attention"], run=fails))
+    assert "the study speed" in page
+    assert "The loss is not finite." in page
+    monkeypatch.setitem(chosen, "attention", replace(chosen["attention"], run=is_too_large))
     words[-1] = str(tmp_path)
     assert main(words) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {}
+    assert "The study attention failed. There is not enough memory." in printed.err
     assert "the others" not in printed.err
     assert not (tmp_path / "index-quick.html").exists()

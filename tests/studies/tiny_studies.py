@@ -21,7 +21,7 @@ SMALLER = {
     "speed": dict(
         shapes=(("tiny", MODEL),), lengths=(20, 40), tgt_len=8, n_segments=2, n_windows=2, rounds=1
     ),
-    "recl": dict(lstm=LSTM, lstm_train=TRAIN, step=4, longest=24, n_positions=300),
+    "recl": dict(lstm=LSTM, lstm_train=TRAIN, step=4, longest=24, n_positions=300, n_resampled=20),
     "ablation": dict(seeds=(0,), lengths=(2, 3)),
 }
 
