@@ -72,6 +72,8 @@ def study(
     # NpxlError now, and not after hours.
     suffixes = [admit(each, out, settings[name]) for name, each in chosen.items()]
     page = out / f"index{max(suffixes, key=len)}.html"
+    if every and page.is_dir():
+        raise NpxlError(f"{page}, where the page goes, is a folder: choose another --out.")
     console = Console(stderr=True) if as_json else Console()
     found: dict[str, Outcome] = {}
     failed: dict[str, str] = {}
@@ -82,15 +84,17 @@ def study(
         except (StudyStopped, KeyboardInterrupt):
             console.print("Stopped; what is finished is kept, and the same command goes on.")
             return INTERRUPTED
-        except (NpxlError, MemoryError) as error:
-            failed[name] = str(error) or "There is not enough memory."
+        except (NpxlError, MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.filename is None:
+                raise  # the output, which nobody reads
+            failed[name] = _said(error)
             remark(f"npxl: The study {name} failed. {failed[name]}", style="red")
             continue
         found[name] = outcome
         if not as_json:
             _show(outcome, console)
         console.print(_kept(outcome, out), markup=False, highlight=False, soft_wrap=True)
-    if every and found:
+    if every:
         write_page(list(found.values()), page, shlex.join(["npxl", *words]), failed)
         console.print(f"\nPage: {page}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
@@ -105,6 +109,12 @@ def names_of_studies() -> str:
     from npxl.studies import STUDIES
 
     return f"Studies: {', '.join(STUDIES)}."
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}: move it away, or choose another --out."
+    return str(error) or "There is not enough memory."
 
 
 def _kept(outcome: Outcome, folder: Path) -> str:

@@ -127,8 +127,9 @@ def shuffled_text(corpus: Corpus, folder: Path) -> Path:
                 lines = [line for line in lines if line.strip()]
                 if len(lines) < 2:
                     raise NpxlError(
-                        f"The {name} split of {corpus.name} is a single line, but lines are to be "
-                        "put in random order: pass a text whose sentences are lines."
+                        f"The {name} split of {corpus.name} is a single line, but the study "
+                        "ablation puts lines in random order: pass a text whose sentences are "
+                        "lines, or name other studies."
                     )
                 shuffled = [lines[i] + b"\n" for i in draw.permutation(len(lines))]
                 (draft / f"{name}.txt").write_bytes(b"".join(shuffled))

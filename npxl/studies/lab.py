@@ -6,7 +6,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,6 +106,7 @@ class Lab:
             computed = compute()
             kept = {"seconds": time.perf_counter() - started, "value": computed}
             try:
+                kept["digest"] = _digest(computed)
                 write_json(path, kept)
             except ValueError as error:
                 raise NpxlError(
@@ -146,10 +148,11 @@ class Lab:
         name = f"{kind}-{digest_of(values)[:_DIGITS]}"
         folder = self.folder / "models" / name
         if folder.exists():
-            run = Run.open(folder, source)
+            run = _opened(folder, source, model, train)
         else:
             run = Run.create(folder, source, model, train, ["npxl", "study", self._study])
-        trainer = Trainer(run)
+        with _trained_again(folder):
+            trainer = Trainer(run)
         if train.minutes is None and trainer.progress.steps != train.steps:
             raise NpxlError(
                 f"The run {folder} is one of {trainer.progress.steps} updates by now, but the "
@@ -163,10 +166,12 @@ class Lab:
             if not trainer.run(reporter):
                 raise StudyStopped
         if name not in self.models:
-            parameters = run.model("last").params.flat
+            with _trained_again(folder):
+                parameters = run.model("last").params.flat
+                seconds = _seconds_of(run)
             digest = hashlib.sha256(parameters).hexdigest()[:_DIGITS]
             self.models[name] = {"npxl": run.version, "parameters": digest}
-            self.training_seconds += _seconds_of(run)
+            self.training_seconds += seconds
         return run
 
     def say(self, line: str) -> None:
@@ -201,13 +206,43 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """What the file of a part holds; None if there is none, or something else."""
+    """What the file of a part holds; None if there is none, or it is not as it was written."""
     try:
         kept = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    whole = isinstance(kept, dict) and kept.keys() == {"seconds", "value"}
-    return kept if whole else None
+    whole = isinstance(kept, dict) and kept.keys() == {"seconds", "value", "digest"}
+    return kept if whole and kept["digest"] == _digest(kept["value"]) else None
+
+
+def _digest(value: Any) -> str:
+    """Of a value as it is read again; ValueError if a number in it is not finite."""
+    return digest_of(json.loads(json.dumps(value, allow_nan=False)))
+
+
+def _opened(
+    folder: Path, source: str | Path, model: LanguageModelConfig, train: TrainConfig
+) -> Run:
+    """The run in that folder, which has to be one with these configurations."""
+    with _trained_again(folder):
+        run = Run.open(folder, source)
+        # How many updates are looked at later; the vocabulary is found out when a run is made.
+        found = run.train_config
+        train = replace(train, steps=found.steps, vocabulary=found.vocabulary)
+        if (run.model_config, found) != (model, train):
+            raise NpxlError(f"{folder} holds another model than its name says.")
+    return run
+
+
+@contextmanager
+def _trained_again(folder: Path) -> Iterator[None]:
+    """NpxlError for whatever cannot be read from the folder of a model, with what to do."""
+    try:
+        yield
+    except (NpxlError, OSError) as error:
+        raise NpxlError(
+            f"{error} Move the folder {folder} away, and the same command trains it again."
+        ) from error
 
 
 def _fingerprint(source: str | Path) -> str:

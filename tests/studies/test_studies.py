@@ -1,6 +1,7 @@
 """What all studies do: what they keep, resume and refuse; error bars, and how numbers are shown."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +89,29 @@ def test_another_setting_text_or_machine_is_another_part(tiny, text, tmp_path, m
     assert part(setting) == 4
 
 
+def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tiny, tmp_path):
+    setting = tiny["fragmentation"].quick
+
+    def opened():
+        return conduct(tiny["fragmentation"], tmp_path, setting)
+
+    opened()
+    one, other = (tmp_path / "models").iterdir()
+    again = rf"Move the folder .*({one.name}|{other.name}) away, and the same command trains it"
+    aside = one.rename(tmp_path / "aside")
+    other.rename(one)
+    aside.rename(other)
+    with pytest.raises(NpxlError, match=f"holds another model than its name says. {again}"):
+        opened()
+    for damage in ("run.json", "last.safetensors", "metrics.jsonl"):
+        (one / damage).unlink()
+        with pytest.raises(NpxlError, match=again):
+            opened()
+        shutil.rmtree(tmp_path / "models")
+        opened()
+        one, other = sorted((tmp_path / "models").iterdir(), key=lambda path: path.name != one.name)
+
+
 def test_other_models_are_another_part(tiny, folder, tmp_path):
     setting = tiny["attention"].quick
     counts = iter(range(10))
@@ -112,7 +136,13 @@ def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):
     assert one.seconds >= 0
 
 
-@pytest.mark.parametrize("contents", ["", "{", "{}", "[1.5]", '{"seconds": 1}'])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        "", "{", "{}", "[1.5]", '{"seconds": 1}', '{"seconds": {}, "value": {}}',
+        '{"seconds": 1.0, "value": 3, "digest": "of something else"}',
+    ],
+)  # fmt: skip
 def test_what_is_no_part_is_measured_anew(contents, tiny, tmp_path):
     one = Lab(tmp_path, "fragmentation", tiny["fragmentation"].quick)
     assert one.part("one", lambda: 1) == 1

@@ -189,4 +189,22 @@ def test_a_study_that_fails_does_not_keep_others_from_running(
     assert json.loads(printed.out) == {}
     assert "The study attention failed. There is not enough memory." in printed.err
     assert "the others" not in printed.err
-    assert not (tmp_path / "index-quick.html").exists()
+    page = (tmp_path / "index-quick.html").read_text()
+    assert "the study attention. " in page
+    assert "There is not enough memory." in page
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_other_studies_run(
+    tiny, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "fragmentation-quick.json").mkdir()
+    words = ["study", "fragmentation", "attention", "--quick", "--out", str(tmp_path)]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert "The study fragmentation failed." in printed.err
+    assert "fragmentation-quick.json: Is a directory: move it away" in printed.err
+    assert (tmp_path / "attention-quick.json").exists()
+    (tmp_path / "index-quick.html").mkdir()
+    monkeypatch.setattr("npxl.studies.STUDIES", {"attention": tiny["attention"]})
+    assert main(["study", "--all", "--quick", "--out", str(tmp_path)]) == 2
+    assert "where the page goes, is a folder" in capsys.readouterr().err
