@@ -226,9 +226,12 @@ def _opened(
     """The run in that folder, which has to be one with these configurations."""
     with _trained_again(folder):
         run = Run.open(folder, source)
-        # How many updates are looked at later; the vocabulary is found out when a run is made.
+        # The number of updates is looked at later; the others are found out when a run is made.
         found = run.train_config
-        train = replace(train, steps=found.steps, vocabulary=found.vocabulary)
+        train = replace(
+            train, steps=found.steps, workers=found.workers, vocabulary=found.vocabulary
+        )
+        model = replace(model, vocab_size=run.model_config.vocab_size)
         if (run.model_config, found) != (model, train):
             raise NpxlError(f"{folder} holds another model than its name says.")
     return run
