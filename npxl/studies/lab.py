@@ -231,8 +231,8 @@ def _opened(
         train = replace(
             train, steps=found.steps, workers=found.workers, vocabulary=found.vocabulary
         )
-        model = replace(model, vocab_size=run.model_config.vocab_size)
-        if (run.model_config, found) != (model, train):
+        asked = to_dict(model) | {"vocab_size": run.model_config.vocab_size}
+        if (to_dict(run.model_config), found) != (asked, train):
             raise NpxlError(f"{folder} holds another model than its name says.")
     return run
 
