@@ -106,8 +106,7 @@ class Lab:
             computed = compute()
             kept = {"seconds": time.perf_counter() - started, "value": computed}
             try:
-                kept["digest"] = _digest(computed)
-                write_json(path, kept)
+                write_json(path, kept | {"digest": _digest(kept)})
             except ValueError as error:
                 raise NpxlError(
                     f"A value that the study {self._study} found is not a finite number, in its "
@@ -148,10 +147,10 @@ class Lab:
         name = f"{kind}-{digest_of(values)[:_DIGITS]}"
         folder = self.folder / "models" / name
         if folder.exists():
-            run = _opened(folder, source, model, train)
+            run = _opened(folder, source, fingerprint, model, train)
         else:
             run = Run.create(folder, source, model, train, ["npxl", "study", self._study])
-        with _trained_again(folder):
+        with _advising(folder):
             trainer = Trainer(run)
         if train.minutes is None and trainer.progress.steps != train.steps:
             raise NpxlError(
@@ -166,7 +165,7 @@ class Lab:
             if not trainer.run(reporter):
                 raise StudyStopped
         if name not in self.models:
-            with _trained_again(folder):
+            with _advising(folder):
                 parameters = run.model("last").params.flat
                 seconds = _seconds_of(run)
             digest = hashlib.sha256(parameters).hexdigest()[:_DIGITS]
@@ -209,22 +208,26 @@ def _kept(path: Path) -> dict[str, Any] | None:
     """What the file of a part holds; None if there is none, or it is not as it was written."""
     try:
         kept = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        digest = kept.pop("digest")
+        return kept if digest == _digest(kept) else None
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):  # whatever it may hold
         return None
-    whole = isinstance(kept, dict) and kept.keys() == {"seconds", "value", "digest"}
-    return kept if whole and kept["digest"] == _digest(kept["value"]) else None
 
 
-def _digest(value: Any) -> str:
-    """Of a value as it is read again; ValueError if a number in it is not finite."""
-    return digest_of(json.loads(json.dumps(value, allow_nan=False)))
+def _digest(kept: Any) -> str:
+    """Of plain values as they are read again; ValueError if a number is not finite."""
+    return digest_of(json.loads(json.dumps(kept, allow_nan=False)))
 
 
 def _opened(
-    folder: Path, source: str | Path, model: LanguageModelConfig, train: TrainConfig
+    folder: Path,
+    source: str | Path,
+    fingerprint: str,
+    model: LanguageModelConfig,
+    train: TrainConfig,
 ) -> Run:
-    """The run in that folder, which has to be one with these configurations."""
-    with _trained_again(folder):
+    """The run in that folder, which has to be one with these configurations on that text."""
+    with _advising(folder):
         run = Run.open(folder, source)
         # The number of updates is looked at later; the others are found out when a run is made.
         found = run.train_config
@@ -232,13 +235,13 @@ def _opened(
             train, steps=found.steps, workers=found.workers, vocabulary=found.vocabulary
         )
         asked = to_dict(model) | {"vocab_size": run.model_config.vocab_size}
-        if (to_dict(run.model_config), found) != (asked, train):
+        if (run.fingerprint, to_dict(run.model_config), found) != (fingerprint, asked, train):
             raise NpxlError(f"{folder} holds another model than its name says.")
     return run
 
 
 @contextmanager
-def _trained_again(folder: Path) -> Iterator[None]:
+def _advising(folder: Path) -> Iterator[None]:
     """NpxlError for whatever cannot be read from the folder of a model, with what to do."""
     try:
         yield

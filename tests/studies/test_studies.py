@@ -104,6 +104,17 @@ def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tiny, tmp_path):
     aside.rename(other)
     with pytest.raises(NpxlError, match=f"holds another model than its name says. {again}"):
         opened()
+    on_another = Lab(tmp_path, "fragmentation", setting)
+    text = tmp_path / "other.txt"
+    text.write_bytes(BUNDLED["kjv"].read_bytes()[50_000:80_000])
+    theirs = on_another.trained(setting.model, setting.train, text).folder
+    shutil.rmtree(one)
+    shutil.copytree(theirs, one)  # of the same configuration
+    shutil.rmtree(other)
+    with pytest.raises(NpxlError, match=again):
+        opened()
+    shutil.rmtree(tmp_path / "models")
+    opened()
     for damage in ("run.json", "last.safetensors", "metrics.jsonl"):
         (one / damage).unlink()
         with pytest.raises(NpxlError, match=again):
@@ -113,7 +124,7 @@ def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tiny, tmp_path):
         one, other = sorted((tmp_path / "models").iterdir(), key=lambda path: path.name != one.name)
 
 
-def test_other_models_are_another_part(tiny, folder, tmp_path):
+def test_other_models_are_another_part(tiny, tmp_path):
     setting = tiny["attention"].quick
     counts = iter(range(10))
     found = []
@@ -142,6 +153,7 @@ def test_a_part_that_fails_leaves_nothing(tiny, tmp_path):
     [
         "", "{", "{}", "[1.5]", '{"seconds": 1}', '{"seconds": {}, "value": {}}',
         '{"seconds": 1.0, "value": 3, "digest": "of something else"}',
+        '{"seconds": 1.0, "value": NaN, "digest": ""}',
     ],
 )  # fmt: skip
 def test_what_is_no_part_is_measured_anew(contents, tiny, tmp_path):
@@ -150,6 +162,15 @@ def test_what_is_no_part_is_measured_anew(contents, tiny, tmp_path):
     (path,) = (tmp_path / "parts").iterdir()
     path.write_text(contents)
     assert one.part("one", lambda: 2) == one.part("one", lambda: 3) == 2
+
+
+@pytest.mark.parametrize("changes", [dict(value=[3]), dict(seconds={}), dict(more=1)])
+def test_a_part_that_was_changed_is_measured_anew(changes, tiny, tmp_path):
+    one = Lab(tmp_path, "fragmentation", tiny["fragmentation"].quick)
+    assert one.part("one", lambda: [1, 2]) == [1, 2]
+    (path,) = (tmp_path / "parts").iterdir()
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert one.part("one", lambda: [4]) == [4]
 
 
 @pytest.mark.parametrize(
