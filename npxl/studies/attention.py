@@ -51,6 +51,7 @@ def by_distance(attention: Array) -> Array:
 
 
 _READ = 0.01
+"""Of a layer's attention: more than this in memory is reading it."""
 
 
 def text_of(setting: Setting, lab: Lab) -> Streams | ShuffledStreams:
@@ -191,7 +192,7 @@ def statements(result: Result) -> Iterable[Statement]:
         f"{near.sum()} of {near.size} heads give more than half of their attention to the nearest "
         f"{nearest} of {by_distance.shape[-1]} keys",
     )
-    n_far = by_distance.shape[-1] // 4
+    n_far = max(1, by_distance.shape[-1] // 4)
     furthest = by_distance[..., -n_far:].sum(-1)
     if_even = float(np.sum(result["by_distance_if_even"][-n_far:]))
     all_over = furthest > if_even / 2

@@ -14,7 +14,7 @@ from npxl.studies.runner import Outcome
 
 
 def write_page(
-    outcomes: Sequence[Outcome], path: Path, command: str, failed: Mapping[str, str] | None = None
+    outcomes: Sequence[Outcome], path: Path, command: str, failed: Mapping[str, str]
 ) -> None:
     """Write the page, atomically.
 
@@ -32,7 +32,7 @@ def write_page(
     page = render(
         "studies.html",
         outcomes=outcomes,
-        failed=failed or {},
+        failed=failed,
         quick=any(outcome.quick for outcome in outcomes),
         command=command,
         environment=environment(),

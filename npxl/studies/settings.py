@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ QUICK_MODEL, QUICK_TRAIN = configurations("tiny")
 
 
 @dataclass(frozen=True)
-class TextSetting:
+class TextSetting(ABC):
     """Of a study that trains models on a text and reads one of its splits."""
 
     corpus: str = "kjv"
@@ -62,6 +63,6 @@ class TextSetting:
     split: str = "valid"
 
     @property
+    @abstractmethod
     def n_models(self) -> int:
         """How many models it needs."""
-        raise NotImplementedError

@@ -45,7 +45,7 @@ all configurations to all checks, ten examples of each in the tests and any numb
 $ pytest tests/test_testing.py -k accused --hypothesis-profile=exhaustive
 ```
 
-draws 10,000 for each check and each kind of model, which takes about three hours on two cores.
+draws 10,000 for each check and each kind of model, which takes hours.
 
 This page is what `python tests/broken_matrix.py > docs/broken_models.md` writes. The tests hold its
 rows against the lines of the source, and with `--hypothesis-profile=thorough` against the checks.
