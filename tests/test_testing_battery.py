@@ -157,8 +157,8 @@ def test_what_makes_no_stream_is_an_error_before_any_test_runs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(lengths=()), r"lengths is \(\), but it must be one segment or more"),
-        (dict(lengths=(3, 0)), r"lengths is \(3, 0\), but .* each of at least one token"),
+        (dict(lengths=()), r"lengths is \(\), but it must be a list of one or more whole numbers"),
+        (dict(lengths=(3, 0)), r"lengths is \(3, 0\), but .* each of them at least 1"),
         (dict(lengths=3), "lengths is 3, but it must be a list of whole numbers"),
         (dict(batch_size=0), "batch_size is 0, but it must be a whole number of at least 1"),
         (dict(position=-1), "position is -1, but it must be a whole number of at least 0"),

@@ -84,8 +84,8 @@ class AuditReport:
     @property
     def origin(self) -> str:
         """What would give the same figures again."""
-        packages = ", ".join(f"{name} {version}" for name, version in self.environment.items())
-        return f"seed {self.subject.seed}; {packages}"
+        environment = ", ".join(f"{name} {value}" for name, value in self.environment.items())
+        return f"seed {self.subject.seed}; {environment}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values: all figures, and what would give them again."""

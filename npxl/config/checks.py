@@ -83,8 +83,11 @@ def require_float(
     )
 
 
-def require_tuple(config: Any, name: str, kind: type[int]) -> None:
-    """Whole numbers, or true and false: in a list, as files have them, or in a tuple."""
+def require_tuple(config: Any, name: str, kind: type[int], minimum: int | None = None) -> None:
+    """Whole numbers, or true and false: in a list, as files have them, or in a tuple.
+
+    With a minimum there has to be one or more, and none that is smaller.
+    """
     values = getattr(config, name)
     is_one, several = {
         int: (_is_whole, "whole numbers"),
@@ -92,6 +95,11 @@ def require_tuple(config: Any, name: str, kind: type[int]) -> None:
     }[kind]
     if not isinstance(values, list | tuple) or not all(map(is_one, values)):
         raise NpxlError(f"{name} is {values!r}, but it must be a list of {several}.")
+    if minimum is not None and min(values, default=minimum - 1) < minimum:
+        raise NpxlError(
+            f"{name} is {values!r}, but it must be a list of one or more {several}, each of them "
+            f"at least {minimum}."
+        )
     object.__setattr__(config, name, tuple(map(kind, values)))
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config.checks import require_int, require_tuple
-from npxl.errors import NpxlError
 from npxl.invariants.protocol import Implementation, capabilities
 
 Array = NDArray[Any]
@@ -50,12 +49,7 @@ class Case:
 
     def __post_init__(self) -> None:
         require_int(self, "batch_size", minimum=1)
-        require_tuple(self, "lengths", int)
-        if min(self.lengths, default=0) < 1:
-            raise NpxlError(
-                f"lengths is {self.lengths}, but it must be one segment or more, each of at least "
-                "one token."
-            )
+        require_tuple(self, "lengths", int, minimum=1)
         for name in ("position", "row"):
             require_int(self, name, minimum=0)
         require_int(self, "seed", minimum=0, maximum=None)

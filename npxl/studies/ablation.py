@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from npxl.config import ModelConfig, TrainConfig
+from npxl.config.checks import require_tuple
 from npxl.data import Corpus
 from npxl.errors import NpxlError
 from npxl.files import new_folder
@@ -52,6 +53,10 @@ class Setting(TextSetting):
     seeds: tuple[int, ...] = (0, 1, 2)
     lengths: tuple[int, ...] = (2, 4, 8)
     """Attention lengths to choose the best from besides that of training, in segments."""
+
+    def __post_init__(self) -> None:
+        require_tuple(self, "seeds", int, minimum=0)
+        require_tuple(self, "lengths", int, minimum=1)
 
     @property
     def n_models(self) -> int:

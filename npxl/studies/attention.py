@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npxl.config.checks import require_int
 from npxl.data import ShuffledStreams, Streams
 from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
@@ -30,6 +31,10 @@ class Setting(TextSetting):
 
     n_streams: int = 8
     n_segments: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("n_streams", "n_segments"):
+            require_int(self, name, minimum=1)
 
     @property
     def n_models(self) -> int:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from npxl.audit.invariants import cut
 from npxl.audit.reach import furthest, measured_reach, predicted_reach
 from npxl.config import AttentionType, ModelConfig
+from npxl.config.checks import require_int
 from npxl.models.transformer_xl import TransformerXL
 from npxl.page.pictures import INK, Picture
 from npxl.studies.frame import Result, Statement, Study, Table, octaves, spelled
@@ -47,6 +48,11 @@ class Setting(TextSetting):
     n_distances: int = 24
     """At which tokens are exchanged."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_configurations", "n_texts", "n_distances"):
+            require_int(self, name, minimum=1)
+        require_int(self, "seed", minimum=0)
 
     @property
     def n_models(self) -> int:

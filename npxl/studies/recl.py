@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import LSTMConfig, TrainConfig
+from npxl.config.checks import require_int, require_tuple
 from npxl.errors import NpxlError
 from npxl.inference import evaluate
 from npxl.inference.sliding import score_windows
@@ -84,6 +85,11 @@ class Setting(TextSetting):
     """Attention lengths to choose from, in multiples of that of the model's own training."""
     n_resampled: int = 2000
     """Texts that are made of blocks of this one."""
+
+    def __post_init__(self) -> None:
+        for name in ("step", "longest", "n_positions", "n_resampled"):
+            require_int(self, name, minimum=1)
+        require_tuple(self, "windows", int, minimum=1)
 
     @property
     def n_models(self) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config import ModelConfig
+from npxl.config.checks import require_int, require_tuple
 from npxl.errors import NpxlError
 from npxl.inference.sliding import score_windows
 from npxl.models import Reader
@@ -59,6 +60,17 @@ class Setting:
     rounds with a probability of 97 %, one minus two sixth powers of a half.
     """
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_tuple(self, "lengths", int, minimum=1)
+        if not self.shapes or len(set(self.lengths)) < 2:
+            raise NpxlError(
+                f"There are {len(self.shapes)} shapes, and lengths is {self.lengths}, but at least "
+                "one shape is needed, and two lengths, to say how the times grow."
+            )
+        for name in ("tgt_len", "n_segments", "n_windows", "rounds"):
+            require_int(self, name, minimum=1)
+        require_int(self, "seed", minimum=0)
 
 
 def run(setting: Setting, lab: Lab) -> Result:

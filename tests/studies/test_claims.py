@@ -12,7 +12,7 @@ from tiny_studies import MODEL, TRAIN, model_of, untrained
 from npxl import NpxlError, TransformerXL, load_corpus
 from npxl.inference import Score, evaluate, score
 from npxl.inference.sliding import score_windows
-from npxl.studies import Lab, conduct, recl, speed
+from npxl.studies import STUDIES, Lab, conduct, recl, speed
 from npxl.studies.ablation import shuffled_text
 from npxl.studies.attention import by_distance
 from npxl.studies.effective_context import effective_context
@@ -314,6 +314,27 @@ def test_positions_and_contexts_that_are_too_few_are_refused_before_training(
     monkeypatch.setattr(Lab, "trained", None)
     with pytest.raises(NpxlError, match="at least 300 positions and 3 contexts are needed"):
         conduct(tiny["recl"], tmp_path, replace(tiny["recl"].quick, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("reach", dict(n_configurations=0), "n_configurations is 0, .* at least 1"),
+        ("reach", dict(seed=-1), "seed is -1, .* at least 0"),
+        ("speed", dict(shapes=()), "There are 0 shapes, .* at least one shape is needed"),
+        ("speed", dict(lengths=(8,)), r"lengths is \(8,\), .* two lengths, to say how"),
+        ("speed", dict(rounds=0), "rounds is 0, .* at least 1"),
+        ("recl", dict(step=0), "step is 0, .* at least 1"),
+        ("recl", dict(windows=()), r"windows is \(\), .* one or more whole numbers, .* at least 1"),
+        ("recl", dict(n_resampled=1.5), "n_resampled is 1.5, .* whole number"),
+        ("ablation", dict(seeds=()), r"seeds is \(\), .* one or more whole numbers, .* at least 0"),
+        ("ablation", dict(lengths=(0, 2)), r"lengths is \(0, 2\), .* at least 1"),
+        ("attention", dict(n_segments=True), "n_segments is True, .* whole number"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused_where_they_are_set(name, changes, message):
+    with pytest.raises(NpxlError, match=message):
+        replace(STUDIES[name].quick, **changes)
 
 
 def test_effective_contexts_are_those_of_the_kept_losses(found, folder):
