@@ -57,7 +57,6 @@ from npxl.threads import available_cores
 Array = NDArray[Any]
 
 RATIOS = (0.1, 0.5, 1.0)
-GROUPS = tuple(tuple(name for name in group if name != "QRNN") for group in TABLE_8)
 
 _FEWEST_CONTEXTS = 3
 """Two that are compared, and one that says where predictions are hard."""
@@ -70,12 +69,15 @@ _VARIANTS = {
     "without recurrence": Variant(recurrence=False),
     "Transformer": Variant(recurrence=False, attn_type="al-rfou", loss="half"),
 }
+COMPARED = (*_VARIANTS, "LSTM")
 
 
 @dataclass(frozen=True)
 class Setting(TextSetting):
     """Contexts step, 2·step, … up to a limit, after which the last n_positions are predicted."""
 
+    compared: tuple[str, ...] = COMPARED
+    """Models of the paper's Table 8, Transformer-XL among them."""
     lstm: LSTMConfig = LSTM_MODEL
     lstm_train: TrainConfig = LSTM_TRAIN
     step: int = 32
@@ -90,11 +92,21 @@ class Setting(TextSetting):
         for name in ("step", "longest", "n_positions", "n_resampled"):
             require_int(self, name, minimum=1)
         require_tuple(self, "windows", int, minimum=1)
+        if not {COMPARED[0]} <= set(self.compared) <= set(COMPARED):
+            raise NpxlError(
+                f"compared is {self.compared}, but it must be {COMPARED[0]} and others of "
+                f"{', '.join(COMPARED[1:])}."
+            )
 
     @property
     def n_models(self) -> int:
-        """Transformers, and an LSTM."""
-        return len(_VARIANTS) + 1
+        """Those that are compared."""
+        return len(set(self.compared))
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Of them, those in each group of the paper's."""
+        return tuple(tuple(name for name in group if name in self.compared) for group in TABLE_8)
 
 
 def text_of(setting: Setting, lab: Lab) -> Array:
@@ -117,10 +129,11 @@ def run(setting: Setting, lab: Lab) -> Result:
     transformers = {
         name: lab.transformer(*variant.of(setting.model, setting.train))
         for name, variant in _VARIANTS.items()
+        if name in setting.compared
     }
-    models: dict[str, LanguageModel] = {
-        **transformers, "LSTM": lab.trained(setting.lstm, setting.lstm_train).model("last")
-    }  # fmt: skip
+    models: dict[str, LanguageModel] = {**transformers}
+    if "LSTM" in setting.compared:
+        models["LSTM"] = lab.trained(setting.lstm, setting.lstm_train).model("last")
     windows = {
         name: lab.part(f"attention length of {name}", partial(_best_window, model, tokens, setting))
         for name, model in transformers.items()
@@ -145,7 +158,7 @@ def run(setting: Setting, lab: Lab) -> Result:
     for context in range(setting.step, setting.longest + 1, setting.step):
         contexts.append(context)
         losses.append(lab.part(f"losses after {context}", partial(measure, context)))
-        groups = [_effective_contexts(contexts, losses, group) for group in GROUPS]
+        groups = [_effective_contexts(contexts, losses, group) for group in setting.groups]
         ends = [ended for group in groups for found in group.values() for _, ended in found]
         if all(ends) and len(contexts) >= _FEWEST_CONTEXTS:
             break
@@ -154,9 +167,9 @@ def run(setting: Setting, lab: Lab) -> Result:
         "contexts": contexts,
         "resampled": lab.part(
             f"resampled up to {contexts[-1]}",
-            lambda: [_resampled(contexts, losses, group, setting) for group in GROUPS],
+            lambda: [_resampled(contexts, losses, group, setting) for group in setting.groups],
         ),
-        "gains": [_gains(losses, group) for group in GROUPS],
+        "gains": [_gains(losses, group) for group in setting.groups],
         "loss": {name: [float(np.mean(each[name])) for each in losses] for name in models},
         "attention_lengths": windows,
         "parameters": {name: model.params.flat.size for name, model in models.items()},
@@ -313,6 +326,8 @@ def statements(result: Result) -> Iterable[Statement]:
     every = zip(result["groups"], result["resampled"], result["gains"], TABLE_8, strict=True)
     for group, texts, gains, paper in every:
         first, *others = group
+        if not others:
+            continue
         ours = {name: found[0] for name, found in group.items()}
         ratios = ", ".join(
             f"{ours[first][0] / ours[name][0]:.2f} times the {_spelled(ours[name], result)} of "

@@ -18,7 +18,7 @@ from npxl.studies.attention import by_distance
 from npxl.studies.effective_context import effective_context
 from npxl.studies.influence import by_exchange, by_gradient
 from npxl.studies.paper import TABLE_6, TABLE_7
-from npxl.studies.recl import GROUPS, RATIOS
+from npxl.studies.recl import RATIOS
 from npxl.studies.speed import growth
 from npxl.studies.statistics import over_blocks
 
@@ -327,6 +327,16 @@ def test_positions_and_contexts_that_are_too_few_are_refused_before_training(
         ("recl", dict(step=0), "step is 0, .* at least 1"),
         ("recl", dict(windows=()), r"windows is \(\), .* one or more whole numbers, .* at least 1"),
         ("recl", dict(n_resampled=1.5), "n_resampled is 1.5, .* whole number"),
+        (
+            "recl",
+            dict(compared=("LSTM",)),
+            r"compared is \('LSTM',\), .* Transformer-XL and others",
+        ),
+        (
+            "recl",
+            dict(compared=("Transformer-XL", "QRNN")),
+            "QRNN.* others of with Shaw's encoding",
+        ),
         ("ablation", dict(seeds=()), r"seeds is \(\), .* one or more whole numbers, .* at least 0"),
         ("ablation", dict(lengths=(0, 2)), r"lengths is \(0, 2\), .* at least 1"),
         ("attention", dict(n_segments=True), "n_segments is True, .* whole number"),
@@ -337,9 +347,22 @@ def test_numbers_that_mean_nothing_are_refused_where_they_are_set(name, changes,
         replace(STUDIES[name].quick, **changes)
 
 
+def test_two_models_alone_are_compared_in_their_group(tiny, folder):
+    pair = ("Transformer-XL", "with Shaw's encoding")
+    setting = replace(tiny["recl"].quick, longest=12, compared=pair)
+    lab = Lab(folder, "pair", setting)
+    result = recl.run(setting, lab)
+    assert [tuple(group) for group in result["groups"]] == [pair[:1], pair]
+    assert len(lab.models) == setting.n_models == 2
+    (statement,) = recl.statements(result)
+    assert statement.says.endswith("others: with Shaw's encoding.")
+    *_, lengths = recl.tables(result)
+    assert [name for name, _ in lengths.rows] == list(pair)
+
+
 def test_effective_contexts_are_those_of_the_kept_losses(found, folder):
     result = found("recl").result
-    assert [list(group) for group in result["groups"]] == [list(group) for group in GROUPS]
+    assert tuple(map(tuple, result["groups"])) == STUDIES["recl"].full.groups
     kept = [
         json.loads(path.read_text())["value"]
         for context in result["contexts"]

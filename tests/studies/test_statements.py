@@ -7,7 +7,8 @@ from npxl.studies import STUDIES
 from npxl.studies.ablation import IN_ORDER, SHUFFLED
 from npxl.studies.frame import all_of
 from npxl.studies.page import shown
-from npxl.studies.recl import GROUPS
+
+GROUPS = STUDIES["recl"].full.groups
 
 
 def verdicts(name, result):
