@@ -21,7 +21,7 @@ def rows_of_the_page():
 def marks_of_the_tests():
     """Every test function, and the sources in its marks `fault`."""
     found = {}
-    for path in sorted(TESTS.glob("test_*.py")):
+    for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 marks = [
