@@ -132,6 +132,27 @@ def test_a_parameter_that_is_not_used_has_a_gradient_of_zeros(torch, module):
     assert not found["idle"].any()
 
 
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in UNCLAIMED])
+def test_what_is_frozen_is_a_constant(torch, module, name):
+    module.embedding.weight.requires_grad_(False)
+    module.register_parameter("table", torch.nn.Parameter(torch.ones(2).double(), False))
+    implementation = adapted(module, memory=torch.stack)
+    assert not {"embedding.weight", "table"} & implementation.parameters().keys()
+    finding = CHECKS[name](implementation, CASES[0])
+    assert finding.figure <= finding.tolerance
+
+
+def test_a_module_that_learns_nothing_is_a_sentence_where_it_should(module):
+    implementation = adapted(module.requires_grad_(False))
+    inputs = np.zeros((1, 2), int)
+    implementation.nll(inputs, inputs, implementation.start(1))
+    for name in ("check_gradients", "check_gradient_linearity", "check_stop_gradient"):
+        with pytest.raises(NpxlError, match=r"nothing to learn.*module\.requires_grad_\(\)"):
+            CHECKS[name](implementation, Case())
+    with pytest.raises(NpxlError, match="nothing to learn"):
+        implementation.gradients(inputs, inputs, implementation.start(1), np.ones((1, 2)))
+
+
 def test_dropout_is_of_the_seed_and_nothing_else_changes(torch, module):
     module.layers[0].feed_forward.append(torch.nn.Dropout(0.5))
     module.layers[1].eval()

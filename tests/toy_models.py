@@ -1,5 +1,7 @@
 """Models that are no Transformer-XL, and say so: the checks are for anybody's."""
 
+import copy
+
 import numpy as np
 
 
@@ -81,6 +83,50 @@ class WindowedLinear:
             found.append(last[tokens[-1]])
             new = tokens[-1:]
         return np.array(tokens), np.array(found)
+
+
+class RelativeValues(WindowedLinear):
+    """log p from the average of the last W symbols' vectors, each plus one of its distance.
+
+    Values that depend on distances, as in equation 3 of Shaw et al. 2018: the average of equal
+    symbols is not always the same.  Its gradients are those of a sum.
+    """
+
+    def __init__(self, averages=False):
+        super().__init__()
+        self.averages = averages
+        self.tables = self.tables[:1] + self.tables[:, :1]  # [W, V, V]
+
+    def _scores(self, inputs, state):
+        places = np.arange(state.shape[1], state.shape[1] + inputs.shape[1])
+        return super()._scores(inputs, state) / np.minimum(places + 1, self.window)[:, None]
+
+
+class DropsEmbeddings(WindowedLinear):
+    """What it embeds is dropped in training, at a rate of 0.3, and a place is added after that.
+
+    `places` are of the width of embeddings, one for all tokens or [T, d]; 0 for none.  It scores
+    without them.
+    """
+
+    width, rate = 8, 0.3
+
+    def __init__(self, places=0.0, scale=1 / 0.7):
+        super().__init__()
+        self.places, self.scale, self.seed = places, scale, None
+        self.vectors = np.random.default_rng(1).standard_normal((self.vocab_size, self.width))
+
+    def train(self, seed, first_stream=0):
+        other = copy.copy(self)
+        other.seed = seed
+        return other
+
+    def embeddings(self, inputs, state):
+        vectors = self.vectors[inputs]  # [B, T, d]
+        if self.seed is not None:
+            kept = np.random.default_rng(self.seed).random(vectors.shape) > self.rate
+            vectors = vectors * kept * self.scale
+        return vectors + self.places
 
 
 class FadingAverage:

@@ -21,6 +21,13 @@ from npxl.invariants.reading import read, stretched
 
 Array = NDArray[Any]
 
+_NO_AVERAGE = (
+    "Or a layer that is meant to be something else than an average of values that depend on their "
+    "symbols alone, as with values that depend on distances (Shaw et al. 2018, eq. 3): declare "
+    "averages = False then."
+)
+"""What a right model may be that breaks this."""
+
 
 @check()
 def check_empty_start(implementation: Implementation, case: Case) -> Finding:
@@ -41,7 +48,8 @@ def check_empty_start(implementation: Implementation, case: Case) -> Finding:
             expected="log-probabilities after the second token as after the first, which is the "
             "same symbol, since there is nothing else to attend to",
             usually="a memory that begins as zeros, of which keys and values are computed like "
-            'those of any other states; declare initial_memory = "zeros" if that is meant.',
+            'those of any other states; declare initial_memory = "zeros" if that is meant. '
+            + _NO_AVERAGE,
         )
     apart, where = worst(differences(scores[:, :1], scores[:, -1:]))
     if not apart > implementation.tolerance:
@@ -70,7 +78,7 @@ def check_attention_averages(implementation: Implementation, case: Case) -> Find
         scores[:, settled : settled + 1],
         expected="the same log-probabilities after every token of a text of one symbol",
         usually="attention weights that do not add up to one: a mask after the softmax, or a "
-        "softmax over the wrong axis.",
+        "softmax over the wrong axis. " + _NO_AVERAGE,
     )
 
 

@@ -17,8 +17,8 @@ from npxl.invariants.comparing import (
     worst,
 )
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, check
-from npxl.invariants.protocol import Implementation, Selects
-from npxl.invariants.reading import inputs_of, read, segments
+from npxl.invariants.protocol import Implementation, Selects, declared
+from npxl.invariants.reading import inputs_of, read, segments, stretched
 
 Array = NDArray[Any]
 
@@ -102,22 +102,31 @@ def check_select(implementation: Selects, case: Case) -> Finding:
 def check_batch_size_mismatch(implementation: Implementation, case: Case) -> Finding:
     """A state of other streams than there are inputs is an error, not an answer.
 
+    Of one stream for inputs of two, which NumPy and torch broadcast, and of B for B + 1.  As many
+    streams are read first, and the state is gone on from, so that an error is one of its size.
+
     Broken by broadcasting: one stream's memory read by all, or by memory that is begun anew.
     """
     if implementation.mem_len == 0:
         raise Inapplicable("Without a memory, a state may fit any streams.")
-    before, after = case.batch_size, case.batch_size + 1
-    text = case.text(implementation, after)[:, :2]
-    implementation.log_probs(text.copy(), implementation.start(after))  # these can be read
-    _, state = implementation.log_probs(text[:before], implementation.start(before))
-    try:
-        scores, _ = implementation.log_probs(text, state)
-    except Exception:  # whatever it is, it says that something is wrong
-        return Finding(0.0, 0.0, "batches scored with the memory of others", 1)
-    raise InvariantBroken(
-        expected=f"an error for {after} rows of inputs with the state of {before} streams",
-        found=f"scores of shape {list(np.shape(scores))}",
-        where="the second segment",
-        usually="broadcasting of one stream's memory to all; offer a way to select streams, and "
-        "refuse what does not fit.",
-    )
+    lengths = stretched(case.lengths, 1 + declared(implementation, "ext_len"))  # some are cached
+    stop, pairs = sum(lengths), sorted({(1, 2), (case.batch_size, case.batch_size + 1)})
+    shape = (pairs[-1][1], stop + 1)
+    text = case.rng(0).integers(implementation.vocab_size, size=shape)
+    for before, after in pairs:
+        read(implementation, text[:after], [*lengths, 1])
+        _, state = read(implementation, text[:before], lengths)
+        inputs = inputs_of(implementation, text[:after], stop, stop + 1)
+        implementation.log_probs(inputs[:before].copy(), state)
+        try:
+            scores, _ = implementation.log_probs(inputs, state)
+        except Exception:  # whatever it is, it says that something is wrong
+            continue
+        raise InvariantBroken(
+            expected=f"an error for inputs of {after} streams with a state of {before}",
+            found=f"scores of shape {list(np.shape(scores))}",
+            where=f"the segment after {stop} tokens",
+            usually="broadcasting of one stream's memory to all; offer a way to select streams, "
+            "and refuse what does not fit.",
+        )
+    return Finding(0.0, 0.0, "batches scored with the memory of others", len(pairs))

@@ -135,11 +135,12 @@ def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
     told = np.abs(evaluated) > 1e-3 * np.abs(evaluated).max(initial=0)
     if not told.any():
         raise Vacuous("There are no embeddings to look at, or zeros.")
-    n_seeds = -(-_ENOUGH_TO_COUNT // int(told.sum()))
+    n_seeds = max(_SEEDS_OF_A_NUMBER, -(-_ENOUGH_TO_COUNT // int(told.sum())))
     factors = np.array([
         embeddings(implementation.train(case.seed + n))[told] / evaluated[told]
         for n in range(n_seeds)
     ])  # fmt: skip
+    _require_nothing_added(factors)
     kept = factors[factors != 0]
     if kept.size == factors.size:
         raise Inapplicable(f"Of {factors.size} numbers of its embeddings, none is dropped.")
@@ -149,7 +150,7 @@ def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
     if scale > 1:
         deviation = float(np.sqrt((scale - 1) / factors.size))
     allowed = 6 * deviation
-    if not (spread <= 1e-3 and abs(mean - 1) <= allowed):
+    if not (spread <= _SAME_FACTOR and abs(mean - 1) <= allowed):
         raise InvariantBroken(
             expected=f"numbers that are dropped or scaled up, by 1 on average, to {allowed:.2g}",
             found=f"{kept.size} of {factors.size} that are kept and scaled by {scale:.6g} ± "
@@ -158,6 +159,25 @@ def check_dropout_scale(implementation: Trains, case: Case) -> Finding:
             usually="a factor 1 / (1 − p) that is left out, or a rate of keeping taken for p.",
         )
     return Finding(abs(mean - 1), allowed, "how far the average factor is from 1", factors.size)
+
+
+def _require_nothing_added(factors: Array) -> None:
+    """Inapplicable where numbers, by seed their factors [S, n], are dropped and are not 0 then.
+
+    Where something is added to what dropout leaves, a number has two values, and neither is 0.
+    Where nothing is, those that are never dropped have one.
+    """
+    never = (factors != 0).all(axis=0)  # [n]
+    added = never & (np.ptp(factors, axis=0) > _SAME_FACTOR)
+    at_times = factors[:, ~never]
+    kept = at_times[at_times != 0]
+    if added.any() and (kept.size == 0 or np.ptp(kept) <= 2 * _SAME_FACTOR):
+        raise Inapplicable(
+            f"With {len(factors)} seeds, {added.sum()} of {added.size} numbers of its embeddings "
+            "change and are never 0: something, such as an encoding of places, is added after "
+            "dropout, and its scale does not show. To have it checked, let `embeddings` return "
+            "what comes out of dropout, before anything is added."
+        )
 
 
 @check("generation")
@@ -229,4 +249,6 @@ def _after_each(implementation: Implementation, text: Array, first: int) -> Arra
 
 _ENOUGH_TO_DROP = 24
 _ENOUGH_TO_COUNT = 1000
+_SEEDS_OF_A_NUMBER = 4
+_SAME_FACTOR = 1e-3
 _SEEDS = 32

@@ -32,6 +32,9 @@ class TorchModule:
     shows that reading changes no state, but not that states share no storage with inputs, scores or
     other states: writing to the copies reaches none of them.
 
+    Parameters with requires_grad = False, such as a table of sinusoids or a frozen embedding, are
+    constants: `parameters` and `gradients` leave them out.
+
     Parameters
     ----------
     module
@@ -126,14 +129,14 @@ class TorchModule:
         return _array(losses), state
 
     def parameters(self) -> dict[str, Array]:
-        """Views of the module's parameters, those that are tied under one name."""
-        return {name: each.detach().numpy() for name, each in self.module.named_parameters()}
+        """Views of the parameters that learn, those that are tied under one name."""
+        return {name: each.detach().numpy() for name, each in self._learned().items()}
 
     def gradients(
         self, inputs: Array, targets: Array, state: State, dnll: Array
     ) -> Mapping[str, Array]:
         """What autograd makes of Σ dnll · nll; zeros where it finds no way."""
-        parameters = dict(self.module.named_parameters())
+        parameters = self._learned()
         losses, _ = self._losses(inputs, targets, state)
         gradients = self._torch.autograd.grad(
             (losses * self._torch.tensor(dnll, dtype=losses.dtype)).sum(),
@@ -145,6 +148,17 @@ class TorchModule:
             name: np.zeros(tuple(parameter.shape)) if gradient is None else _array(gradient)
             for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
         }
+
+    def _learned(self) -> dict[str, Tensor]:
+        """The parameters that are no constants."""
+        named = self.module.named_parameters()
+        learned = {name: each for name, each in named if each.requires_grad}
+        if not learned:
+            raise NpxlError(
+                "module has nothing to learn, since no parameter has requires_grad = True: call "
+                "module.requires_grad_(), or leave out the checks that need parameters."
+            )
+        return learned
 
     def _train(self, seed: int, first_stream: int = 0) -> TorchModule:
         """In training mode, with torch's generator seeded before each call."""

@@ -143,6 +143,14 @@ MUTANTS = (
         known_as=("tensor2tensor #1707", "labml #285", "HF #7584"),
     ),
     Mutant(
+        "one stream's memory is broadcast to all",
+        "batch",
+        "models.segment_model:SegmentModel.log_probs",
+        "self.check_memory(memory, len(inputs))",
+        "memory = memory.select([0] * len(inputs)) if memory.batch_size == 1 else memory",
+        ("check_batch_size_mismatch",),
+    ),
+    Mutant(
         "a full memory is updated where it lies, under whoever still holds it",
         "memory",
         UPDATED,
