@@ -4,6 +4,7 @@ import io
 import json
 import math
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -126,6 +127,41 @@ def test_a_check_that_is_not_there_is_an_error_that_names_those_that_are():
         audit(ModelConfig(), only=["gradients/nothing"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1}, "seed is -1, but it must be a whole number of at least 0"),
+        ({"seed": 0.5}, "seed is 0.5"),
+        ({"seed": None}, "seed is None"),
+        ({"config": "tiny"}, "config is of type str, but it must be a npxl.ModelConfig or"),
+        ({"config": None}, "config is None"),
+        ({"only": "structure"}, r"only is 'structure', but .* list of names: pass \['structure'\]"),
+        ({"only": None}, "only is None, but it must be a list of names"),
+        ({"only": ["made-up", 1]}, "only is 1, but an audit has no such section"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_before_the_first_check(monkeypatch, arguments, message):
+    def never(subject, progress):
+        raise AssertionError
+        yield
+
+    section = Section("made-up", "Made up", "", (Check("never", "", "", never),))
+    monkeypatch.setattr(runner, "SECTIONS", (section,))
+    with pytest.raises(NpxlError, match=message):
+        audit(**{"config": ModelConfig(), **arguments})
+
+
+def test_names_may_come_one_by_one_and_a_seed_from_numpy(monkeypatch):
+    def good(subject, progress):
+        yield Result.of("one", 0, at_most=0)
+
+    checks = tuple(Check(name, "", "", good) for name in ("first", "second"))
+    monkeypatch.setattr(runner, "SECTIONS", (Section("made-up", "Made up", "", checks),))
+    report = audit(ModelConfig(), np.int64(3), only=iter(["made-up/second"]))
+    assert [outcome.name for outcome in report.outcomes] == ["made-up/second"]
+    assert json.loads(json.dumps(report.as_json()))["seed"] == 3
+
+
 def test_a_check_draws_the_same_alone_as_among_others(monkeypatch):
     def first(subject, progress):
         yield Result.of("one", subject.draw("first").random())
@@ -187,6 +223,21 @@ def test_an_audit_of_clusters(monkeypatch, options, projections):
     assert {name for name in found if name.startswith("softmax.") and "projection" in name} == {
         f"softmax.{i}.projection" for i in projections
     }
+
+
+@pytest.mark.parametrize("check", ["one-token", "larger"])
+def test_gradients_that_are_all_zero_are_nothing_to_check(check):
+    """A single symbol is certain."""
+    report = audit(ModelConfig(vocab_size=1, n_layer=1), only=[f"gradients/{check}"])
+    assert report.passed
+    (row,) = report[f"gradients/{check}"].values()
+    assert not row.applies
+
+
+def test_gradients_that_vanish_are_right_along_a_direction():
+    """Where a query sees itself alone, gradients of the scores are rounding."""
+    report = audit(ModelConfig(n_layer=1, attn_window=1), only=["gradients/larger"])
+    assert report.passed, report.verdict
 
 
 @pytest.mark.parametrize("attn_type", ATTN_TYPES[1:])

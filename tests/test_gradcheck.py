@@ -197,3 +197,107 @@ def test_a_segment_with_targets_to_ignore_is_checked():
     targets[0, 1:3] = targets[1, 0] = npxl.IGNORE
     report = gradcheck(model, inputs, targets, memory, entries=3)
     assert report.passed, f"\n{report}"
+
+
+IGNORED = np.full((2, 3), npxl.IGNORE)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        (CONFIG, {"targets": IGNORED}, "targets are all -1, npxl.IGNORE, .* some that are scored"),
+        (RECURRENT, {"targets": IGNORED}, "targets are all -1"),
+        (replace(CONFIG, cutoffs=(3, 5), div_val=2), {"targets": IGNORED}, "targets are all -1"),
+        (CONFIG, {"dnll": np.zeros((2, 3))}, "dnll is 0 .* pass one that is not"),
+        (
+            CONFIG,
+            {"targets": [[1, -1, 2], [3, -1, 4]], "dnll": [[0, 5, 0], [0, 7, 0]]},
+            "dnll is 0 wherever a target is scored",
+        ),
+        (replace(CONFIG, vocab_size=1), {}, "No loss changes with the parameters"),
+    ],
+)
+def test_where_every_gradient_is_zero_nothing_was_shown(config, changes, message):
+    model, inputs, targets, memory = segment(config, 2, 3)
+    arguments = {"inputs": inputs, "targets": targets, "memory": memory, **changes}
+    with pytest.raises(NpxlError, match=message) as raised:
+        gradcheck(model, **arguments, entries=1)
+    assert "every gradient is zero, as measured, and nothing was shown" in str(raised.value)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e-200])
+def test_zeros_are_wrong_where_something_was_measured(monkeypatch, size):
+    model, inputs, targets, memory = segment(CONFIG, 2, 3)
+    monkeypatch.setattr(type(model), "backward", lambda self, *_: self.params.zeros_like())
+    monkeypatch.setattr(
+        type(model), "input_gradient", lambda self, fwd, dnll: np.zeros((*inputs.shape, 6))
+    )
+    report = gradcheck(model, inputs, targets, memory, dnll=np.full((2, 3), size), entries=2)
+    assert len(report.failures) == len(report.tensors)
+    assert report.zeros == ()
+
+
+def test_a_gradient_of_targets_to_ignore_is_wrong_and_not_nothing(monkeypatch):
+    model, inputs, _, memory = segment(CONFIG, 2, 3)
+    backward = type(model).backward
+
+    def spoiled(self, *arguments):
+        grads = backward(self, *arguments)
+        grads["softmax.bias"][...] += 1e-9
+        return grads
+
+    monkeypatch.setattr(type(model), "backward", spoiled)
+    report = gradcheck(model, inputs, IGNORED, memory, entries=1)
+    assert [check.name for check in report.failures] == ["softmax.bias"]
+
+
+def test_gradients_that_are_zero_are_counted_apart():
+    report = gradcheck(*segment(CONFIG, 2, 3), entries=1)
+    n = len(report.tensors)
+    assert report.zeros == ()
+    assert str(report).rstrip().endswith(f"All {n} gradients are right.")
+
+    # A single key has the weight 1, whatever the scores: zero up to rounding.
+    alone = gradcheck(*segment(replace(CONFIG, n_layer=1, attn_window=1), 2, 3), entries=1)
+    scores = {"attention.u", "attention.v"} | {f"layers.0.attention.w_{x}" for x in "qkr"}
+    assert alone.passed
+    assert {check.name for check in alone.zeros} == scores
+    verdict = alone.summary().splitlines()[-1]
+    n = len(alone.tensors)
+    assert verdict.startswith(f"{n - 5} gradients are right; 5 are zero, as measured, and no more")
+    assert all(name in verdict for name in scores)
+
+    two = (alone.zeros[0], max(alone.tensors, key=lambda check: check.largest))
+    assert replace(alone, tensors=two).summary().splitlines()[-1] == (
+        f"1 gradient is right; 1 is zero, as measured, and no more is known: {two[0].name}."
+    )
+
+
+def test_a_cluster_that_nothing_is_of_has_gradients_of_zero():
+    model, inputs, targets, memory = segment(
+        replace(CONFIG, cutoffs=(3,), tie_weight=False, div_val=2), 2, 3
+    )
+    report = gradcheck(model, inputs % 3, targets % 3, memory, entries=1)
+    assert report.passed, f"\n{report}"
+    zeros = {check.name for check in report.zeros if check.largest == 0}
+    assert {"embedding.1.weight", "softmax.1.weight", "softmax.1.projection"} <= zeros
+    assert f"{len(report.zeros)} are zero, as measured" in report.summary()
+
+
+@pytest.mark.parametrize(("size", "passed"), [(0.1, True), (2.0, False)])
+def test_errors_of_a_gradient_that_vanishes_are_relative_to_the_largest(monkeypatch, size, passed):
+    model, inputs, targets, memory = segment(replace(CONFIG, attn_window=1), 2, 3)
+    backward = type(model).backward
+
+    def spoiled(self, *arguments):
+        grads = backward(self, *arguments)
+        largest = max(
+            np.abs(grad).max() for grad in [*grads.values(), self.input_gradient(*arguments)]
+        )
+        grads["attention.u"][...] += size * 1e-11 * 1e-4 * largest
+        return grads
+
+    monkeypatch.setattr(type(model), "backward", spoiled)
+    report = gradcheck(model, inputs, targets, memory, entries=None)
+    assert report.passed == passed
+    assert report["attention.u"].complex_step.relative == pytest.approx(size * 1e-11, rel=1e-2)

@@ -11,6 +11,10 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+VANISHING = 1e-4
+"""Errors are relative to the largest entry of a tensor's gradient, or to this part of the largest
+of the whole gradient where that is more."""
+
 
 @dataclass(frozen=True)
 class Error:
@@ -18,7 +22,7 @@ class Error:
 
     absolute: float
     relative: float
-    """To the largest entry of the tensor's gradient, or to a small part of the largest of the whole
+    """To the largest entry of the tensor's gradient, or to `VANISHING` of the largest of the whole
     gradient where that is more: rounding hides what is smaller."""
     index: tuple[int, ...]
     """The entry at which it was found."""
@@ -118,6 +122,18 @@ class GradientReport:
         """Tensors whose gradient is wrong, or not a number."""
         return tuple(check for check in self.tensors if not self._is_right(check))
 
+    @property
+    def zeros(self) -> tuple[TensorCheck, ...]:
+        """Tensors whose gradient is zero everywhere, or not larger than an error may be.
+
+        It is right, but a wrong sign or factor would not be seen in it.
+        """
+        tolerance = min(self.central_tolerance, self.complex_tolerance)
+        allowed = tolerance * VANISHING * max(check.largest for check in self.tensors)
+        return tuple(
+            check for check in self.tensors if check.largest <= allowed and self._is_right(check)
+        )
+
     def _is_right(self, check: TensorCheck) -> bool:
         central = check.best_central.relative
         # NaN says that every difference crossed a kink, as complex steps cannot: they decide alone.
@@ -175,11 +191,25 @@ class GradientReport:
             for kind, error, tolerance, name in self.worst
         ]
         lines.append(f"nearest kink {self.kink:.1e}; seed {self.seed}")
-        if self.passed:
-            lines.append(f"All {len(self.tensors)} gradients are right.")
-        else:
-            lines.append(f"WRONG: {', '.join(check.name for check in self.failures)}.")
+        lines.append(self._verdict())
         return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        if not self.passed:
+            return f"WRONG: {_names(self.failures)}."
+        if not self.zeros:
+            return f"All {len(self.tensors)} gradients are right."
+        n_zero = len(self.zeros)
+        n_others = len(self.tensors) - n_zero
+        return (
+            f"{n_others} {'gradient is' if n_others == 1 else 'gradients are'} right; "
+            f"{n_zero} {'is' if n_zero == 1 else 'are'} zero, as measured, and no more is known: "
+            f"{_names(self.zeros)}."
+        )
+
+
+def _names(checks: Iterable[TensorCheck]) -> str:
+    return ", ".join(check.name for check in checks)
 
 
 def _nan_first(error: float) -> tuple[bool, float]:

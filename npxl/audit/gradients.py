@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.audit.gradient_report import Error, GradientReport, TensorCheck, smallest
+from npxl.audit.gradient_report import VANISHING, Error, GradientReport, TensorCheck, smallest
 from npxl.errors import NpxlError
+from npxl.kernels.cross_entropy import IGNORE
 from npxl.layers.dropout import MaskKey, mask_key
 from npxl.memory import Memory
 from npxl.models import Rng
@@ -37,9 +38,12 @@ STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
 COMPLEX_STEP = 1e-30
 CENTRAL_TOLERANCE = 1e-7
 COMPLEX_TOLERANCE = 1e-11
-VANISHING = 1e-4
 INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
+
+
+class NothingShown(NpxlError):
+    """Every gradient is zero, as it should be: a backward pass of zeros would have passed."""
 
 
 def gradcheck(
@@ -74,19 +78,22 @@ def gradcheck(
     steps
         Step sizes h of the central differences, two or more, in descending order.
     central_tolerance, complex_tolerance
-        Largest error allowed, relative to the largest entry of a tensor's gradient.
+        Largest error allowed of an entry, relative to the largest of its tensor's gradient, or to
+        1e-4 of the largest of all gradients where that is more; along a direction, relative to the
+        sum of the terms' sizes where that is more still.
     progress
         Called with the number of tensors checked so far and that of all.
 
     Returns
     -------
     GradientReport
-        `.passed`, `.failures`, one `TensorCheck` for each tensor; `print` shows a table.
+        `.passed`, `.failures`, `.zeros`, one `TensorCheck` for each tensor; `print` shows a table.
 
     Raises
     ------
     NpxlError
-        When the model cannot read the segment, or another argument is not as described.
+        When the model cannot read the segment, or another argument is not as described; and when
+        every gradient is zero, and so is every slope: no target is scored, or dnll is zero.
     """
     _check_options(entries, seed, steps)
     key = mask_key(rng)
@@ -98,15 +105,18 @@ def gradcheck(
     memory = Memory(memory.states.astype(np.float64))
     function = SegmentLoss(model, np.asarray(inputs), np.asarray(targets), memory, key, dnll)
     gradients = function.gradients()
-    floor = VANISHING * max(map(_largest, gradients.values()))
+    floor = smallest_scale(gradients)
     checks: list[TensorCheck] = []
     for name, gradient in gradients.items():
         if progress is not None:
             progress(len(checks), len(gradients))
         checks.append(_check_tensor(function, name, gradient, entries, steps, floor, draw))
-    return GradientReport(
+    report = GradientReport(
         tuple(checks), steps, function.kink(), seed, central_tolerance, complex_tolerance
     )
+    if floor == 0 and report.passed:
+        raise NothingShown(_why_nothing(np.asarray(targets), np.asarray(dnll)))
+    return report
 
 
 def _check_options(entries: int | None, seed: int, steps: tuple[float, ...]) -> None:
@@ -121,6 +131,19 @@ def _check_options(entries: int | None, seed: int, steps: tuple[float, ...]) -> 
         )
 
 
+def _why_nothing(targets: Array, dnll: Array) -> str:
+    """Where gradients of zero are from, and what to pass instead."""
+    nothing = "so every gradient is zero, as measured, and nothing was shown"
+    if (targets == IGNORE).all():
+        return f"targets are all {IGNORE}, npxl.IGNORE, {nothing}: pass some that are scored."
+    if not dnll[targets != IGNORE].any():
+        return f"dnll is 0 wherever a target is scored, {nothing}: pass one that is not, or none."
+    return (
+        f"No loss changes with the parameters or the inputs of this model, {nothing}: pass a model "
+        "whose losses do, such as one of more than one symbol."
+    )
+
+
 def _check_tensor(
     function: SegmentLoss,
     name: str,
@@ -133,7 +156,12 @@ def _check_tensor(
     """All comparisons for one tensor, whose errors are relative to `floor` at least."""
     indices = _chosen(gradient, entries, draw)
     exact = np.array([gradient[index] for index in indices])
-    scale = max(_largest(gradient), floor) or 1.0
+    complex_slopes = np.array([function.complex_step(name, index) for index in indices])
+    direction = draw.standard_normal(gradient.shape)
+    slope = function.complex_step(name, ..., direction)
+    scale = max(_largest(gradient), floor)
+    if scale == 0:  # for every tensor; slopes that are not zero are errors, however small
+        scale = _largest(np.append(complex_slopes, slope)) or 1.0
 
     def error(slopes: Array, left_out: Array) -> Error:
         return _error(exact, slopes, left_out, indices, scale)
@@ -149,8 +177,6 @@ def _check_tensor(
     if coarse > 0 and fine > 0:
         order = math.log(coarse / fine) / math.log(steps[0] / steps[1])
 
-    complex_slopes = np.array([function.complex_step(name, index) for index in indices])
-    direction = draw.standard_normal(gradient.shape)
     return TensorCheck(
         name=name,
         shape=gradient.shape,
@@ -160,9 +186,7 @@ def _check_tensor(
         extrapolated=smallest(extrapolated),
         crossings=tuple(int(n) for n in crossed.sum(1)),
         complex_step=error(complex_slopes, np.zeros(len(indices), bool)),
-        direction=directional_error(
-            gradient * direction, function.complex_step(name, ..., direction), scale
-        ),
+        direction=directional_error(gradient * direction, slope, scale),
         order=order,
     )
 
@@ -288,9 +312,21 @@ def _error(
     return Error(float(errors[worst]), float(errors[worst] / scale), indices[worst])
 
 
+def smallest_scale(gradients: Mapping[str, Array]) -> float:
+    """What errors are relative to at least; 0 when every gradient is zero."""
+    return VANISHING * max(map(_largest, gradients.values()))
+
+
 def directional_error(terms: Array, slope: float, scale: float) -> float:
-    """Of Σ terms as the slope along a direction; relative to Σ |terms|, in which rounding lies."""
-    error = abs(float(terms.sum()) - slope) / max(float(np.abs(terms).sum()), scale)
+    """Of Σ terms as the slope along a direction; relative to Σ |terms|, in which rounding lies.
+
+    Where that and `scale` are zero, any slope but zero is infinitely wrong.
+    """
+    difference = abs(float(terms.sum()) - float(slope))
+    if difference == 0:
+        return 0.0
+    size = max(float(np.abs(terms).sum()), scale)
+    error = difference / size if size > 0 else math.inf
     return math.inf if math.isnan(error) else error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
 
@@ -13,8 +13,8 @@ from npxl.audit.frame import Check, Progress, Result, Section, Subject, Trained
 from npxl.audit.outcome import AuditReport, CheckOutcome
 from npxl.audit.sections import SECTIONS
 from npxl.audit.terminal import Terminal
-from npxl.config import LanguageModelConfig
-from npxl.errors import NpxlError
+from npxl.config import ARCHITECTURES, LanguageModelConfig, checked_int
+from npxl.errors import NpxlError, described
 
 
 class AuditStopped(KeyboardInterrupt):
@@ -26,7 +26,7 @@ def audit(
     seed: int = 0,
     console: Console | None = None,
     *,
-    only: Sequence[str] = (),
+    only: Iterable[str] = (),
     command: Sequence[str] = ("npxl", "audit"),
     trained: Callable[[], Trained] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -59,10 +59,14 @@ def audit(
     Raises
     ------
     NpxlError
-        When there is no section or check of a name in `only`.
+        When `config`, `seed` or `only` is not as described, or names no section or check.
     AuditStopped
         When `stop` returned true, and in place of KeyboardInterrupt.
     """
+    if not isinstance(config, tuple(ARCHITECTURES.values())):
+        kinds = " or ".join(f"npxl.{kind.__name__}" for kind in ARCHITECTURES.values())
+        raise NpxlError(f"config is {described(config)}, but it must be a {kinds}.")
+    seed = checked_int("seed", seed, minimum=0, maximum=None)
     chosen = _chosen(only)
     subject = Subject(config, seed, trained)
     outcomes: list[CheckOutcome] = []
@@ -104,8 +108,15 @@ def audit(
     return report
 
 
-def _chosen(only: Sequence[str]) -> list[tuple[Section, list[Check]]]:
+def _chosen(only: Iterable[str]) -> list[tuple[Section, list[Check]]]:
     """The sections, each with those of its checks that are to be run."""
+    if isinstance(only, str):
+        raise NpxlError(f"only is {only!r}, but it must be a list of names: pass [{only!r}].")
+    if not isinstance(only, Iterable):
+        raise NpxlError(
+            f"only is {described(only)}, but it must be a list of names; an empty one for all."
+        )
+    only = list(only)
     names = {section.name: [check.name for check in section.checks] for section in SECTIONS}
     known = [*names, *(f"{section}/{check}" for section in names for check in names[section])]
     for name in only:

@@ -13,9 +13,11 @@ from npxl.audit.gradient_report import GradientReport, TensorCheck
 from npxl.audit.gradients import (
     CENTRAL_TOLERANCE,
     COMPLEX_TOLERANCE,
+    NothingShown,
     SegmentLoss,
     directional_error,
     gradcheck,
+    smallest_scale,
 )
 from npxl.audit.sections.gradient_pictures import pictures
 from npxl.audit.segments import segment
@@ -23,6 +25,7 @@ from npxl.layers.dropout import MaskKey
 
 _DIRECTION_STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
 _LARGER_TGT_LEN = 40  # more queries than a block of the kernel has
+_NOTHING = Result.nothing("all", "Every gradient is zero: no loss changes with the parameters.")
 
 
 def _entries(
@@ -32,10 +35,15 @@ def _entries(
     model = subject.model()
     n_before = None if after_memory else 0
     part = segment(subject, model, f"gradients/{name}", tgt_len, n_before=n_before)
-    report = gradcheck(
-        model, part.inputs, part.targets, part.memory, MaskKey(subject.seed) if dropout else None,
-        entries=None, seed=subject.seed, progress=progress,
-    )  # fmt: skip
+    key = MaskKey(subject.seed) if dropout else None
+    try:
+        report = gradcheck(
+            model, part.inputs, part.targets, part.memory, key,
+            entries=None, seed=subject.seed, progress=progress,
+        )  # fmt: skip
+    except NothingShown:
+        yield _NOTHING
+        return
     for check in report.tensors:
         yield _row(check, report)
     crossings = sum(sum(check.crossings) for check in report.tensors)
@@ -65,24 +73,29 @@ def _directions(subject: Subject, progress: Progress) -> Iterator[Result]:
     part = segment(subject, model, "gradients/larger", _LARGER_TGT_LEN, batch_size=1)
     loss = SegmentLoss(model, part.inputs, part.targets, part.memory, key, part.dnll)
     gradients, draw = loss.gradients(), subject.draw("gradients/larger/directions")
-    directions = {}
+    directions = {name: draw.standard_normal(each.shape) for name, each in gradients.items()}
+    for direction in directions.values():
+        direction /= np.linalg.norm(direction)
+    of_parameters = {name: directions[name] for name in model.params}
+    floor = smallest_scale(gradients)
+    if floor == 0 and loss.complex_direction(of_parameters) == 0:
+        yield _NOTHING
+        return
     for n, (name, gradient) in enumerate(gradients.items()):
         progress(n, len(gradients) + 5)
-        direction = draw.standard_normal(gradient.shape)
-        direction /= np.linalg.norm(direction)
-        directions[name] = direction
-        errors = []
+        direction, errors = directions[name], []
         for step in _DIRECTION_STEPS:
             slope, crossed = loss.central_direction(name, direction, step)
             if not crossed:
-                errors.append(directional_error(gradient * direction, slope, 0.0))
+                errors.append(directional_error(gradient * direction, slope, floor))
         figure = Figure(min(errors, default=math.nan), CENTRAL_TOLERANCE if errors else None)
         yield Result(name, {"central": figure}, "" if errors else "Each step crossed a kink.")
     progress(len(gradients), len(gradients) + 5)
-    terms = np.concatenate([(gradients[name] * directions[name]).ravel() for name in model.params])
-    slope = loss.complex_direction({name: directions[name] for name in model.params})
+    terms = [(gradients[name] * along).ravel() for name, along in of_parameters.items()]
+    slope = loss.complex_direction(of_parameters)
+    error = directional_error(np.concatenate(terms), slope, floor)
     detail = f"Along a direction of all {model.params.flat.size:,} parameters, by a complex step."
-    yield Result.of("all", directional_error(terms, slope, 0.0), COMPLEX_TOLERANCE, detail)
+    yield Result.of("all", error, COMPLEX_TOLERANCE, detail)
 
 
 _SEGMENTS = {
@@ -105,10 +118,10 @@ GRADIENTS = Section(
     "difference of nearly equal numbers and are exact to rounding; they also show that the forward "
     "pass is that of the equations.\n\n"
     "`complex` and `central` are the largest errors among the entries of a tensor's gradient, "
-    "relative to the largest of them, the latter at the best of several steps; `direction` is the "
-    "error along one random direction through all entries, by a complex step; `order` is the "
-    "exponent with which the central error falls between the first two steps, 2 where it is not "
-    "rounding.",
+    "relative to the largest of them, or to 1e-4 of the largest of all tensors where that is more, "
+    "`central` at the best of several steps; `direction` is the error along one random direction "
+    "through all entries, by a complex step; `order` is the exponent with which the central error "
+    "falls between the first two steps, 2 where it is not rounding.",
     checks=(
         *(
             Check(
