@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npxl.config.checks import require_int, require_tuple
-from npxl.invariants.protocol import Implementation, capabilities
+from npxl.invariants.protocol import Implementation, capabilities, require_implementation
 
 Array = NDArray[Any]
 I = TypeVar("I", bound=Implementation, contravariant=True)
@@ -90,6 +90,8 @@ class Finding:
         How many numbers were compared.
     check
         Name of the check, which puts it here.
+    unknown
+        Tensors of which it says nothing, since their derivative was not known well enough.
     """
 
     figure: float
@@ -97,6 +99,7 @@ class Finding:
     measured: str
     compared: int
     check: str = ""
+    unknown: tuple[str, ...] = ()
 
 
 class InvariantBroken(AssertionError):
@@ -167,6 +170,7 @@ def check(*needs: str) -> Callable[[Callable[[I, Case], Finding]], Check[I]]:
 
         @functools.wraps(function)
         def checked(implementation: I, case: Case) -> Finding:
+            require_implementation(implementation)
             missing = [need for need in needs if need not in capabilities(implementation)]
             if missing:
                 raise Inapplicable(

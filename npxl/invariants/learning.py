@@ -13,7 +13,13 @@ from npxl.invariants.comparing import differences, what_scales
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Gradients, LearnsWithDropout, State
 from npxl.invariants.reading import inputs_of, losses_of, segments
-from npxl.invariants.slopes import TOLERANCE, direction, require_that_writing_matters, slope
+from npxl.invariants.slopes import (
+    TOLERANCE,
+    direction,
+    dtype_of,
+    require_that_writing_matters,
+    slope,
+)
 
 Array = NDArray[Any]
 
@@ -30,9 +36,11 @@ class _Segment(NamedTuple):
     dnll: Array  # [B, T]
 
     def loss(self, implementation: Gradients, state: State = None) -> tuple[float, float]:
-        """Σ dnll · nll and Σ |dnll · nll|, from this or another state."""
+        """Σ dnll · nll and Σ |dnll · nll|, from this or another state; Vacuous if infinite."""
         state = self.state if state is None else state
         nll, _ = losses_of(implementation, self.inputs.copy(), self.targets.copy(), state)
+        if np.isinf(nll).any():
+            raise Vacuous("A target has no probability, so that its loss has no derivative.")
         terms = self.dnll * nll.astype(np.float64)
         return float(terms.sum()), float(np.abs(terms).sum())
 
@@ -110,7 +118,8 @@ def check_gradient_linearity(implementation: Gradients, case: Case) -> Finding:
     of one buffer; by a mean where a sum is weighted; and by weights that are left out.
     """
     segment = _segment(implementation, case)
-    a, b = segment.dnll, case.rng(9).standard_normal(segment.dnll.shape)
+    a = segment.dnll
+    b = case.rng(9).standard_normal(a.shape).astype(a.dtype)
     of_a, of_b, of_both, of_a_again, of_zero = (
         segment.gradients(implementation, dnll) for dnll in (a, b, a + b, a, np.zeros_like(a))
     )
@@ -172,7 +181,7 @@ def check_stop_gradient(implementation: Gradients, case: Case) -> Finding:
     through = slope(recomputed, parameters, along)
     doubt = 10 * (frozen.doubt + through.doubt)
     length = max(abs(frozen.value), _length(found))
-    allowed = doubt + TOLERANCE[_dtype(parameters)] * length
+    allowed = doubt + TOLERANCE[dtype_of(parameters)] * length
     if value != 0 and frozen.value == through.value == 0:
         require_that_writing_matters(lambda: segment.loss(implementation), parameters, found)
     if abs(through.value - frozen.value) <= 2 * doubt:
@@ -218,9 +227,9 @@ def _gradients_are_slopes(
 ) -> Finding:
     found = segment.gradients(implementation)
     parameters = implementation.parameters()
-    tolerance, loss = TOLERANCE[_dtype(parameters)], partial(segment.loss, implementation)
+    tolerance, loss = TOLERANCE[dtype_of(parameters)], partial(segment.loss, implementation)
     here = loss()
-    rng, known = case.rng(11), []  # error and what is allowed, relative to the gradient
+    rng, known, unknown = case.rng(11), [], []
     for name, gradient in found.items():
         along = direction(gradient, rng)
         value = float(np.vdot(gradient, along))
@@ -242,11 +251,20 @@ def _gradients_are_slopes(
                 "not that of the other (check_reading_order looks at nll alone).",
             )
         if allowed < 0.1 * length:
-            known.append((error / length, allowed / length))
-    if not known:
-        raise Vacuous("No derivative is known well enough: losses are flat, or near kinks.")
+            known.append((error / length, allowed / length))  # relative to the gradient
+        elif measured.value != 0 or gradient.any():
+            unknown.append(name)
+    if not (known or unknown):
+        raise Vacuous("No loss moves with any parameter.")
+    if len(known) < len(unknown):
+        raise Vacuous(
+            f"Of {len(unknown)} of {len(found)} tensors the derivative is not known to a tenth of "
+            "it: losses are flat, or near kinks, or parameters too small for their precision (draw "
+            "them with a standard deviation of about 0.4, and in float64 if possible)."
+        )
     error, allowed = max(known, key=lambda pair: pair[0] / pair[1])
-    return Finding(error, allowed, "error relative to a tensor's gradient, the worst", len(known))
+    measured_in_words = "error relative to a tensor's gradient, the worst"
+    return Finding(error, allowed, measured_in_words, len(known), unknown=tuple(unknown))
 
 
 def _common_factor(
@@ -284,7 +302,7 @@ def _segment(
         inputs_of(implementation, text, start, stop),
         text[:, start + 1 : stop + 1],
         _state(implementation, text, lengths[:-1]),
-        dnll.astype(_dtype(implementation.parameters())),
+        dnll.astype(dtype_of(implementation.parameters())),
     )
 
 
@@ -299,10 +317,3 @@ def _state(implementation: Gradients, text: Array, lengths: tuple[int, ...]) -> 
 
 def _length(gradients: Mapping[str, Array]) -> float:
     return float(np.sqrt(sum(float(np.sum(each**2)) for each in gradients.values())))
-
-
-def _dtype(parameters: Mapping[str, Array]) -> str:
-    names = {each.dtype.name for each in parameters.values()}
-    if len(names) != 1 or not names <= TOLERANCE.keys():
-        raise Inapplicable(f"Parameters of type {' and '.join(sorted(names))} cannot be moved.")
-    return str(names.pop())

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from npxl.invariants.comparing import differences, equal_scores, what_scales, worst
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import HasParameters, Implementation, Losses, declared, offering
-from npxl.invariants.reading import inputs_of, losses_of, read, segments
-from npxl.invariants.slopes import moved
+from npxl.invariants.reading import inputs_of, losses, losses_of, read, scores_of, segments
+from npxl.invariants.slopes import dtype_of, moved
 
 Array = NDArray[Any]
 
@@ -29,23 +29,7 @@ def check_probabilities(implementation: Implementation, case: Case) -> Finding:
     largest, where, n_scores = 0.0, "", 0
     for start, stop in segments(case.lengths):
         inputs = inputs_of(implementation, text, start, stop)
-        scores, state = implementation.log_probs(inputs, state)
-        shape = (*inputs.shape, implementation.vocab_size)
-        if scores.shape != shape or scores.dtype.kind != "f":
-            raise InvariantBroken(
-                expected=f"log-probabilities [B, T, V] of shape {list(shape)}, floating-point",
-                found=f"{list(scores.shape)} of type {scores.dtype}",
-                where=f"segment {start} to {stop}",
-                usually="time before batch, or scores of targets in place of all symbols.",
-            )
-        if np.isnan(scores).any():
-            _, place = worst(np.isnan(scores))
-            raise InvariantBroken(
-                expected="numbers",
-                found=f"{int(np.isnan(scores).sum())} times NaN",
-                where=f"{place} of segment {start} to {stop}",
-                usually="a query all of whose keys are hidden: each must see at least itself.",
-            )
+        scores, state = scores_of(implementation, inputs, state)
         total = np.exp(scores.astype(np.float64)).sum(-1)
         off, place = worst(np.abs(total - 1))
         if off >= largest:
@@ -67,30 +51,29 @@ def check_large_scores(implementation: HasParameters, case: Case) -> Finding:
     """Scores stay finite where they are large, and exp of a logit is no number any more.
 
     Parameters are multiplied until log-probabilities lie further apart than twice the logarithm of
-    the smallest number there is: about 1,400 in float64 and 175 in float32.
+    the smallest number there is: about 1,400 in float64 and 175 in float32.  Losses stay finite,
+    too.  A symbol that never has any probability, as by a mask, goes on having none.
 
-    Broken by a softmax that does not subtract the largest score, by the logarithm of a softmax, and
-    by masks whose numbers meet infinity.
+    Broken by a softmax that does not subtract the largest score, in evaluation or in the loss, by
+    the logarithm of a softmax, and by masks whose numbers meet infinity.
     """
-    text = case.text(implementation)[:, :-1]
-    parameters = implementation.parameters()
-    before, _ = read(implementation, text, case.lengths)
+    text = case.text(implementation)
+    parameters, trains = implementation.parameters(), offering(implementation, "losses")
+    before, _ = read(implementation, text[:, :-1], case.lengths)
+    possible = np.isfinite(before)
+    if not possible.any():
+        raise Vacuous("No symbol has any probability.")
     for factor in (10.0, 100.0, 1000.0, 10_000.0):
         growth = {name: (factor - 1) * each for name, each in parameters.items()}
         with moved(parameters, growth) as move, np.errstate(all="ignore"):
             move(1.0)
-            scores, _ = read(implementation, text, case.lengths)
-        if not np.isfinite(scores).all():
-            _, place = worst(~np.isfinite(scores))
-            raise InvariantBroken(
-                expected=f"finite log-probabilities when all parameters are {factor:g} times as "
-                "large",
-                found=f"{int(np.isnan(scores).sum())} times NaN, "
-                f"{int(np.isinf(scores).sum())} times infinity",
-                where=place,
-                usually="a softmax that does not subtract its largest score, or log of a softmax.",
-            )
-        if np.ptp(scores) > -2 * np.log(np.finfo(scores.dtype).tiny):
+            scores, _ = read(implementation, text[:, :-1], case.lengths, may_be_nan=True)
+            nll = None if trains is None else losses(trains, text, case.lengths, may_be_nan=True)
+        _require_finite(scores, possible, "log-probabilities", factor)
+        if nll is not None:
+            of_targets = np.take_along_axis(possible, text[:, 1:, None], 2)[..., 0]  # [B, N]
+            _require_finite(nll, of_targets, "losses", factor)
+        if np.ptp(scores[possible]) > -2 * np.log(np.finfo(scores.dtype).tiny):
             return Finding(0.0, 0.0, "scores that are not finite", scores.size)
     if np.array_equal(scores, before):
         raise Vacuous(
@@ -98,6 +81,20 @@ def check_large_scores(implementation: HasParameters, case: Case) -> Finding:
             "computed from them."
         )
     raise Vacuous("Scores do not become large with the parameters.")
+
+
+def _require_finite(found: Array, possible: Array, what: str, factor: float) -> None:
+    """InvariantBroken where what was possible [B, N, ...] is no finite number any more."""
+    lost = possible & ~np.isfinite(found) | np.isnan(found)
+    if lost.any():
+        _, place = worst(lost)
+        raise InvariantBroken(
+            expected=f"finite {what} when all parameters are {factor:g} times as large",
+            found=f"{int(np.isnan(found).sum())} times NaN, {int(np.isinf(found[possible]).sum())} "
+            "times infinity",
+            where=place,
+            usually="a softmax that does not subtract its largest score, or log of a softmax.",
+        )
 
 
 @check("losses")
@@ -118,10 +115,10 @@ def check_reading_order(implementation: Losses, case: Case) -> Finding:
             text[:, start + 1 : stop + 1],
         )
         nll, state = losses_of(implementation, inputs.copy(), targets.copy(), state)
-        scores, scores_state = implementation.log_probs(inputs.copy(), scores_state)
-        scores = np.asarray(scores)[:, -targets.shape[1] :]
+        scores, scores_state = scores_of(implementation, inputs.copy(), scores_state)
+        scores = scores[:, -targets.shape[1] :]
         expected = -np.take_along_axis(scores, targets[..., None], 2)[..., 0]  # [B, T]
-        order |= bool(np.ptp(expected) > implementation.tolerance)
+        order |= bool((differences(expected, expected.flat[0]) > implementation.tolerance).any())
         finding = equal_scores(
             implementation,
             nll,
@@ -135,9 +132,10 @@ def check_reading_order(implementation: Losses, case: Case) -> Finding:
     return Finding(largest, implementation.tolerance, "largest difference in nats", compared)
 
 
+@np.errstate(invalid="ignore")  # of infinite losses
 def _unlike(nll: Array, expected: Array, tolerance: float) -> str:
     """What usually makes losses [B, T] of −log p [B, T]."""
-    permuted = np.abs(np.sort(nll, axis=None) - np.sort(expected, axis=None)).max()
+    permuted = differences(np.sort(nll, axis=None), np.sort(expected, axis=None)).max()
     if permuted <= tolerance:
         return (
             "the right losses in another order: an adaptive softmax that returns them cluster by "
@@ -190,7 +188,7 @@ def check_ignored_targets(implementation: Losses, case: Case) -> Finding:
     )
     learns = offering(implementation, "gradients")
     if learns is not None:
-        dnll = rng.standard_normal(targets.shape)
+        dnll = rng.standard_normal(targets.shape).astype(dtype_of(learns.parameters()))
         with_ignored = learns.gradients(inputs, some, start, dnll)
         without = learns.gradients(inputs, targets, start, np.where(hidden, 0, dnll))
         scale = max(float(np.abs(g).max(initial=0)) for g in without.values())

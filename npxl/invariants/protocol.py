@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from npxl.errors import NpxlError
+from npxl.config.checks import checked_int
+from npxl.errors import NpxlError, described
 
 Array = NDArray[Any]
 State = Any
@@ -61,6 +64,30 @@ class Implementation(Protocol):
         tuple
             Log-probabilities [B, E+T, V] in nats, and the new state.
         """
+
+
+def require_implementation(given: Any) -> None:
+    """NpxlError where an implementation lacks what all have, or has nonsense in its place."""
+    lacking = [
+        name
+        for name in (*Implementation.__annotations__, "start", "log_probs")
+        if not hasattr(given, name)
+    ]
+    if lacking:
+        raise NpxlError(
+            f"What is to be checked is {described(given)}, which has no {', '.join(lacking)}: "
+            "npxl.invariants.protocol.Implementation says what it needs."
+        )
+    checked_int("vocab_size", given.vocab_size, minimum=1)
+    checked_int("n_layer", given.n_layer, minimum=1)
+    checked_int("mem_len", given.mem_len, minimum=0, optional=True)
+    checked_int("window", given.window, minimum=1, optional=True)
+    tolerance = given.tolerance
+    if not (isinstance(tolerance, Real) and 0 <= float(tolerance) < math.inf):
+        raise NpxlError(
+            f"tolerance is {tolerance!r}, but it must be what rounding changes log-probabilities "
+            "by, such as 1e-12 in float64 and 1e-4 in float32."
+        )
 
 
 DECLARATIONS: Mapping[str, Any] = {
@@ -137,7 +164,7 @@ class Gradients(Losses, HasParameters, Protocol):
     def gradients(
         self, inputs: Array, targets: Array, state: State, dnll: Array
     ) -> Mapping[str, Array]:
-        """The gradient of Σ dnll · nll, dnll [B, T], for every name of `parameters`."""
+        """Gradient of Σ dnll · nll, for every name of `parameters`; dnll [B, T] of their type."""
 
 
 class ShowsEmbeddings(Implementation, Protocol):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npxl.invariants.findings import InvariantBroken
+from npxl.invariants.findings import Inapplicable, InvariantBroken
 
 Array = NDArray[Any]
 
@@ -117,3 +117,11 @@ def direction(gradient: Array, rng: np.random.Generator) -> Array:
     if length > 0 and np.isfinite(length):
         random += 2 * gradient / length
     return np.asarray(random / np.linalg.norm(random))
+
+
+def dtype_of(parameters: Mapping[str, Array]) -> str:
+    """Name of the type of all parameters; Inapplicable where there are several, or another one."""
+    names = {each.dtype.name for each in parameters.values()}
+    if len(names) != 1 or not names <= TOLERANCE.keys():
+        raise Inapplicable(f"Parameters of type {' and '.join(sorted(names))} cannot be moved.")
+    return str(names.pop())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from npxl.invariants.comparing import differences, require_mem_len, worst
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Implementation, MemoryStates, declared, offering
-from npxl.invariants.reading import LONGEST, inputs_of, segments, stretched
+from npxl.invariants.reading import LONGEST, inputs_of, scores_of, segments, stretched
 
 Array = NDArray[Any]
 
@@ -40,7 +40,7 @@ def check_memory_update(implementation: MemoryStates, case: Case) -> Finding:
     for start, stop in segments(case.lengths):
         inputs = inputs_of(implementation, text, start, stop)
         old = implementation.memory(state).copy()  # [N, B, m, d]
-        _, after = implementation.log_probs(inputs, state)
+        _, after = scores_of(implementation, inputs, state)
         new = implementation.memory(after)
         end = old.shape[2] + max(0, inputs.shape[1] - ext_len)  # where what is kept ends
         length = min(mem_len, end)
@@ -109,9 +109,9 @@ def check_memory_is_constant(implementation: Implementation, case: Case) -> Find
     first, second, other = rng.integers(vocab_size, size=(3, *shape))
     start = implementation.start(case.batch_size)
     given = first.copy()
-    returned, state = implementation.log_probs(given, start)
+    returned, state = scores_of(implementation, given, start)
     _require_unchanged(given, first, "inputs")
-    before = np.array(implementation.log_probs(second.copy(), state)[0])
+    before = scores_of(implementation, second.copy(), state)[0].copy()
     if np.array_equal(implementation.log_probs(second.copy(), start)[0], before):
         if implementation.mem_len == 0 or implementation.window == 1:
             raise Inapplicable("It declares that no token depends on an earlier segment.")

@@ -28,7 +28,7 @@ Made = Implementation | Callable[[], Implementation]
 """An implementation, or what makes it when the first test needs it."""
 
 _ENOUGH = 50
-"""Cases of which one at least must be able to show a violation."""
+"""Cases of which one at least must be able to show a violation, and of each tensor."""
 
 
 class NothingShown(AssertionError):
@@ -50,6 +50,7 @@ class BoundCheck:
         self.check = check
         self._make = _maker(made)
         self._n_shown = self._n_vacuous = 0
+        self._never_known: frozenset[str] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.check.__name__}>"
@@ -69,7 +70,7 @@ class BoundCheck:
         Vacuous
             When this case could not have shown that, and Hypothesis draws none in its place.
         NothingShown
-            When none of many cases could have shown that.
+            When none of many cases could have shown that, or not of all tensors.
         """
         try:
             finding = self.check(self.implementation, case)
@@ -86,6 +87,15 @@ class BoundCheck:
                 hypothesis.reject()  # so that another case is drawn
             raise
         self._n_shown += 1
+        unknown = frozenset(finding.unknown)
+        self._never_known = unknown & (unknown if self._never_known is None else self._never_known)
+        if self._never_known and self._n_shown >= _ENOUGH:
+            raise NothingShown(
+                f"{self.check.__name__}: in none of {_ENOUGH} cases was the derivative of "
+                f"{', '.join(sorted(self._never_known))} known well enough to say whether the "
+                "gradient is right: draw parameters with a standard deviation of about 0.4, and in "
+                "float64 if possible."
+            )
         return finding
 
 
@@ -166,6 +176,11 @@ def parametrize(
 def _maker(made: Made) -> Callable[[], Implementation]:
     """What gives the implementation: made at the first call, and the same from then on."""
     is_one = hasattr(made, "log_probs") and not isinstance(made, type)
+    if hasattr(made, "forward") and not is_one and not isinstance(made, type):
+        raise NpxlError(
+            f"What is to be checked is {described(made)}, but a module has to be adapted: "
+            "npxl.testing.TorchModule and a few lines of yours do that."
+        )
     if not (is_one or callable(made)):
         raise NpxlError(
             f"What is to be checked is {described(made)}, but it must be an implementation, which "

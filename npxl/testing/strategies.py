@@ -135,7 +135,10 @@ def cotangents(shape: Sequence[int]) -> st.SearchStrategy[Normal]:
 
 @st.composite
 def configs(draw: st.DrawFn, /, **options: Drawable) -> ModelConfig:
-    """Small configurations over all options; an option given is a value or a strategy for it."""
+    """Small configurations over all options but how parameters begin and `layer_norm_epsilon`.
+
+    An option given is a value, or a strategy for it.
+    """
     drawn: dict[str, Any] = {
         name: draw(_strategy(value)) for name, value in {**_OPTIONS, **options}.items()
     }

@@ -24,6 +24,14 @@ MUTANTS = (
         ("check_large_scores",),
     ),
     Mutant(
+        "the loss subtracts no largest logit before its exponential is taken",
+        "numerics",
+        "kernels.cross_entropy:cross_entropy_forward",
+        "largest = row[j] if row[j] > largest else largest",
+        "largest = zero",
+        ("check_large_scores",),
+    ),
+    Mutant(
         "sums come out otherwise every time, in their last bit",
         "numerics",
         "models.segment_model:SegmentModel.log_probs",
