@@ -42,7 +42,7 @@ INPUT = "input"
 """Name under which the gradient of the embedded inputs is reported."""
 
 
-class NothingShown(NpxlError):
+class AllGradientsZero(NpxlError):
     """Every gradient is zero, as it should be: a backward pass of zeros would have passed."""
 
 
@@ -115,7 +115,7 @@ def gradcheck(
         tuple(checks), steps, function.kink(), seed, central_tolerance, complex_tolerance
     )
     if floor == 0 and report.passed:
-        raise NothingShown(_why_nothing(np.asarray(targets), np.asarray(dnll)))
+        raise AllGradientsZero(_why_nothing(np.asarray(targets), np.asarray(dnll)))
     return report
 
 

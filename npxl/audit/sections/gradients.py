@@ -13,7 +13,7 @@ from npxl.audit.gradient_report import GradientReport, TensorCheck
 from npxl.audit.gradients import (
     CENTRAL_TOLERANCE,
     COMPLEX_TOLERANCE,
-    NothingShown,
+    AllGradientsZero,
     SegmentLoss,
     directional_error,
     gradcheck,
@@ -41,7 +41,7 @@ def _entries(
             model, part.inputs, part.targets, part.memory, key,
             entries=None, seed=subject.seed, progress=progress,
         )  # fmt: skip
-    except NothingShown:
+    except AllGradientsZero:
         yield _NOTHING
         return
     for check in report.tensors:
