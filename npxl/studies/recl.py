@@ -92,7 +92,7 @@ class Setting(TextSetting):
         for name in ("step", "longest", "n_positions", "n_resampled"):
             require_int(self, name, minimum=1)
         require_tuple(self, "windows", int, minimum=1)
-        if not {COMPARED[0]} <= set(self.compared) <= set(COMPARED):
+        if not {COMPARED[0]} < set(self.compared) <= set(COMPARED):
             raise NpxlError(
                 f"compared is {self.compared}, but it must be {COMPARED[0]} and others of "
                 f"{', '.join(COMPARED[1:])}."
@@ -159,7 +159,8 @@ def run(setting: Setting, lab: Lab) -> Result:
         contexts.append(context)
         losses.append(lab.part(f"losses after {context}", partial(measure, context)))
         groups = [_effective_contexts(contexts, losses, group) for group in setting.groups]
-        ends = [ended for group in groups for found in group.values() for _, ended in found]
+        several = [group for group in groups if len(group) > 1]
+        ends = [ended for group in several for found in group.values() for _, ended in found]
         if all(ends) and len(contexts) >= _FEWEST_CONTEXTS:
             break
     return {

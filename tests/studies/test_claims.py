@@ -337,6 +337,11 @@ def test_positions_and_contexts_that_are_too_few_are_refused_before_training(
             dict(compared=("Transformer-XL", "QRNN")),
             "QRNN.* others of with Shaw's encoding",
         ),
+        (
+            "recl",
+            dict(compared=("Transformer-XL",)),
+            "it must be Transformer-XL and others of with",
+        ),
         ("ablation", dict(seeds=()), r"seeds is \(\), .* one or more whole numbers, .* at least 0"),
         ("ablation", dict(lengths=(0, 2)), r"lengths is \(0, 2\), .* at least 1"),
         ("attention", dict(n_segments=True), "n_segments is True, .* whole number"),
@@ -358,6 +363,14 @@ def test_two_models_alone_are_compared_in_their_group(tiny, folder):
     assert statement.says.endswith("others: with Shaw's encoding.")
     *_, lengths = recl.tables(result)
     assert [name for name, _ in lengths.rows] == list(pair)
+
+
+def test_a_model_alone_in_its_group_prolongs_nothing(tiny, folder, monkeypatch):
+    setting = replace(tiny["recl"].quick, compared=("Transformer-XL", "LSTM"))
+    monkeypatch.setattr(recl, "effective_context", lambda losses, i, r: (0, len(losses) > 1))
+    assert len(recl.run(setting, Lab(folder, "alone", setting))["contexts"]) == 3
+    monkeypatch.setattr(recl, "effective_context", lambda losses, i, r: (0, len(losses) == 1))
+    assert len(recl.run(setting, Lab(folder, "alone", setting))["contexts"]) == 6
 
 
 def test_effective_contexts_are_those_of_the_kept_losses(found, folder):
