@@ -11,7 +11,7 @@ from npxl.invariants.comparing import differences, equal_scores, what_scales, wo
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import HasParameters, Implementation, Losses, declared, offering
 from npxl.invariants.reading import inputs_of, losses, losses_of, read, scores_of, segments
-from npxl.invariants.slopes import dtype_of, moved
+from npxl.invariants.slopes import moved
 
 Array = NDArray[Any]
 
@@ -188,7 +188,8 @@ def check_ignored_targets(implementation: Losses, case: Case) -> Finding:
     )
     learns = offering(implementation, "gradients")
     if learns is not None:
-        dnll = rng.standard_normal(targets.shape).astype(dtype_of(learns.parameters()))
+        of_parameters = np.result_type(*learns.parameters().values())
+        dnll = rng.standard_normal(targets.shape).astype(of_parameters)
         with_ignored = learns.gradients(inputs, some, start, dnll)
         without = learns.gradients(inputs, targets, start, np.where(hidden, 0, dnll))
         scale = max(float(np.abs(g).max(initial=0)) for g in without.values())
