@@ -81,6 +81,7 @@ class TimeFirst(WindowedLinear):
 READING = [
     "check_probabilities", "check_determinism", "check_causality", "check_exact_reach",
     "check_batch_equivariance", "check_memory_is_constant", "check_segmentation_invariance",
+    "check_select",
 ]  # fmt: skip
 
 

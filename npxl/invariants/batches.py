@@ -18,7 +18,7 @@ from npxl.invariants.comparing import (
 )
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, check
 from npxl.invariants.protocol import Implementation, Selects, declared
-from npxl.invariants.reading import inputs_of, read, segments, stretched
+from npxl.invariants.reading import inputs_of, read, scores_of, segments, stretched
 
 Array = NDArray[Any]
 
@@ -86,13 +86,13 @@ def check_select(implementation: Selects, case: Case) -> Finding:
     _, state = read(implementation, text[:, :start], [j - i for i, j in before])
     inputs = inputs_of(implementation, text, start, stop)
     chosen = implementation.select(state, rows)
-    selected, _ = implementation.log_probs(inputs[rows], chosen)
-    straight, _ = implementation.log_probs(inputs, state)
-    require_scores_that_vary(implementation, np.asarray(straight))
+    selected, _ = scores_of(implementation, inputs[rows], chosen)
+    straight, _ = scores_of(implementation, inputs, state)
+    require_scores_that_vary(implementation, straight)
     return equal_scores(
         implementation,
-        np.asarray(selected),
-        np.asarray(straight)[rows],
+        selected,
+        straight[rows],
         expected=f"streams {rows} to go on as they would have",
         usually="memory that stays in the old order, or another axis that is selected from.",
     )

@@ -17,7 +17,7 @@ from npxl.invariants.comparing import (
 from npxl.invariants.dependence import reach
 from npxl.invariants.findings import Case, Finding, Inapplicable, InvariantBroken, Vacuous, check
 from npxl.invariants.protocol import Generates, Implementation, Trains, declared, offering
-from npxl.invariants.reading import losses_of, read
+from npxl.invariants.reading import losses_of, read, scores_of
 
 Array = NDArray[Any]
 
@@ -241,10 +241,10 @@ def _after_each(implementation: Implementation, text: Array, first: int) -> Arra
     """
     start = implementation.start(1)
     if declared(implementation, "encodes_distances"):
-        return np.asarray(implementation.log_probs(text, start)[0])[:, first - 1 :]
+        return scores_of(implementation, text, start)[0][:, first - 1 :]
     stops = range(first, text.shape[1] + 1)
-    passes = [implementation.log_probs(text[:, :stop].copy(), start)[0] for stop in stops]
-    return np.concatenate([np.asarray(scores)[:, -1:] for scores in passes], axis=1)
+    passes = [scores_of(implementation, text[:, :stop].copy(), start)[0] for stop in stops]
+    return np.concatenate([scores[:, -1:] for scores in passes], axis=1)
 
 
 _ENOUGH_TO_DROP = 24

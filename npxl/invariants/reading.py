@@ -41,7 +41,10 @@ def read(
     lengths: Sequence[int],
     may_be_nan: bool = False,
 ) -> tuple[Array, State]:
-    """log p after every token of `text` [B, N] read in segments, [B, N, V]; and the last state."""
+    """log p after every token of `text` [B, N] read in segments, [B, N, V]; and the last state.
+
+    InvariantBroken where they are none; `may_be_nan` leaves it to the caller to look for NaN.
+    """
     state = implementation.start(len(text))
     scores = []
     for start, stop in segments(lengths):

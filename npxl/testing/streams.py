@@ -21,6 +21,7 @@ from npxl.errors import NpxlError, described
 from npxl.invariants.comparing import differences, equal_scores
 from npxl.invariants.findings import InvariantBroken
 from npxl.invariants.protocol import Implementation, capabilities, declared, offering
+from npxl.invariants.reading import read, scores_of
 from npxl.testing.battery import NothingShown
 
 Array = NDArray[Any]
@@ -113,8 +114,8 @@ class StreamMachine(RuleBasedStateMachine):
             self._equal(found[[row]], alone, f"stream {row} alone, from its beginning")
             self._equal_memory(row, state)
         if self._no_matter_how_it_is_cut():
-            whole, _ = self.first.log_probs(self.text.copy(), self.first.start(len(self.text)))
-            self._equal(found, np.asarray(whole)[:, -length:], "one pass over the whole text")
+            whole, _ = read(self.first, self.text, [self.text.shape[1]])
+            self._equal(found, whole[:, -length:], "one pass over the whole text")
         if self._may_remember():
             start = self.current.start(len(self.text))
             anew, _ = self._read(self.current, start, self.text, length)
@@ -142,8 +143,8 @@ class StreamMachine(RuleBasedStateMachine):
         """The last `length` tokens of what was read up to here, after those to read again."""
         again = min(text.shape[1] - length, declared(implementation, "ext_len"))
         inputs = text[:, text.shape[1] - length - again :].copy()
-        scores, state = implementation.log_probs(inputs, state)
-        return np.asarray(scores)[:, again:], state
+        scores, state = scores_of(implementation, inputs, state)
+        return scores[:, again:], state
 
     def _replay(self, text: Array) -> tuple[Array, Any]:
         """The last segment of some streams that are read from their beginnings."""
